@@ -1,0 +1,264 @@
+"""The configuration of a run. Class defaults are the recipe of EasyVideoR1 (arXiv 2604.16893), so the shortest
+file is a good run.
+
+Sections mirror the packages. Every model is frozen and refuses unknown keys; no validator changes a value.
+`algorithm` and `rollout.options` also hold keys that belong to a plugin: they are checked against the plugin's own
+model once the plugin is known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from evr1_core.types import Budget, ImageBudget, VideoBudget
+
+
+class Section(BaseModel):
+    """Base of every configuration model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class ModelSection(Section):
+    """The model that is trained."""
+
+    path: str | None = None
+    """A preset (`evr1 models list`), a local directory, or a repository id."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Type of the weights in forward and backward; the optimizer keeps float32 copies."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    gradient_checkpointing: bool = True
+    freeze: tuple[str, ...] = ()
+    """Parts that are not trained, by the names the family gives: for example `vision`, `projector`."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    trust_remote_code: bool = False
+
+
+class DataSection(Section):
+    """Rows and how they become prompts."""
+
+    train: tuple[Path, ...] = ()
+    """JSON, JSONL, Parquet or CSV files."""
+    validate_on: tuple[Path, ...] = ()
+    """Files scored every `evaluate.every` steps."""
+    media_root: Path | None = None
+    """Folder that relative media paths start from; None is the data file's own folder."""
+    template: str | None = None
+    """A jinja2 file, or the name of a shipped one, used for every problem type; None is one per problem type."""
+    max_prompt_tokens: int = Field(20_000, gt=0)
+    overlong: Literal["exclude", "error"] = "exclude"
+    """What happens to a row whose prompt is longer than `max_prompt_tokens`. A prompt is never cut."""
+    bad_rows: Literal["error", "exclude"] = "error"
+    """What happens to a row that can't be read or whose media can't be decoded."""
+    shuffle: bool = True
+    limit: int | None = Field(None, gt=0)
+    """Use only the first rows."""
+
+
+class VideoBudgetSection(Section):
+    """How much of a video the model sees; pixels are counted after resizing."""
+
+    fps: float = Field(2.0, gt=0)
+    min_frames: int = Field(4, ge=1)
+    max_frames: int = Field(128, ge=1)
+    min_pixels: int = Field(4_096, gt=0)
+    """Per frame."""
+    max_pixels: int = Field(262_144, gt=0)
+    """Per frame."""
+    total_pixels: int | None = Field(None, gt=0)
+    """Over all frames of one video."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> VideoBudgetSection:
+        if self.min_frames > self.max_frames:
+            raise ValueError(f"min_frames {self.min_frames} is above max_frames {self.max_frames}: lower the one or raise the other")
+        if self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}: lower the one or raise the other")
+        return self
+
+
+class ImageBudgetSection(Section):
+    """Pixels of one image after resizing."""
+
+    min_pixels: int = Field(4_096, gt=0)
+    max_pixels: int = Field(1_048_576, gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ImageBudgetSection:
+        if self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}: lower the one or raise the other")
+        return self
+
+
+class BudgetSection(Section):
+    """What one phase may spend on each modality."""
+
+    video: VideoBudgetSection = VideoBudgetSection()
+    image: ImageBudgetSection = ImageBudgetSection()
+
+    def budget(self) -> Budget:
+        return Budget(video=VideoBudget(**self.video.model_dump()), image=ImageBudget(**self.image.model_dump()))
+
+
+class MediaSection(Section):
+    """Decoding and the frame cache."""
+
+    train: BudgetSection = BudgetSection()
+    evaluate: BudgetSection = BudgetSection()
+    cache_dir: Path | None = None
+    """Folder of the frame cache; None is `$EVR1_CACHE_DIR/frames` or `~/.cache/evr1/frames`."""
+    mode: Literal["auto", "cache-only", "decode-only"] = "auto"
+    """auto: from the cache, else decode and store."""
+    deadline: float = Field(120.0, gt=0)
+    """Seconds one decode may take before it is killed and named."""
+
+
+class RolloutSection(Section):
+    """How answers are drawn."""
+
+    engine: str = "auto"
+    """Name of an engine plugin; auto takes the best one installed for the device."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the engine plugin."""
+    n: int = Field(8, ge=1)
+    """Answers per prompt."""
+    temperature: float = Field(1.0, gt=0, le=2)
+    max_tokens: int = Field(4_096, ge=1)
+
+
+class OverlongSection(Section):
+    """Soft overlong punishment (DAPO, arXiv 2503.14476, eq. 13)."""
+
+    max_tokens: int = Field(gt=0)
+    buffer: int = Field(gt=0)
+    factor: float = Field(1.0, ge=0)
+
+
+class RewardSection(Section):
+    """How answers are scored; the same for training and evaluation."""
+
+    accuracy_weight: float = Field(0.9, ge=0, le=1)
+    format_weight: float = Field(0.1, ge=0, le=1)
+    require_tag: bool = False
+    """Refuse answers outside `<answer>` tags."""
+    think: Literal["auto", "required", "off"] = "auto"
+    gate: bool = False
+    """Accuracy counts only when the format is not 0."""
+    overlong: OverlongSection | None = None
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Options of reward plugins, by reward name."""
+    use: dict[str, str] = Field(default_factory=dict)
+    """problem_type -> reward name, where two plugins offer one problem type or another than the usual one is meant."""
+    workers: int = Field(2, ge=1)
+    deadline: float = Field(10.0, gt=0)
+    """Seconds one answer may take before its scorer is killed."""
+    max_failed: float = Field(0.1, ge=0, le=1)
+    """A step with a larger share of failed scores stops the run."""
+
+    @model_validator(mode="after")
+    def _weights(self) -> RewardSection:
+        if abs(self.accuracy_weight + self.format_weight - 1) > 1e-9:
+            raise ValueError(f"accuracy_weight {self.accuracy_weight} + format_weight {self.format_weight} must be 1")
+        return self
+
+
+class AlgorithmSection(Section):
+    """The algorithm by name; every further key is an option of that algorithm, for example `clip_high`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+    name: str | None = None
+    """`evr1 algorithms list` shows them."""
+    advantage: str | None = None
+    """Take the advantage of another algorithm."""
+    loss: str | None = None
+    """Take the token loss of another algorithm."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TrainSection(Section):
+    """Optimisation and the length of the run."""
+
+    steps: int | None = Field(None, ge=1)
+    """Number of steps; None goes by `epochs`."""
+    epochs: int = Field(1, ge=1)
+    batch_size: int = Field(256, ge=1)
+    """Prompts per step."""
+    mini_batches: int = Field(1, ge=1)
+    """Optimizer updates per step."""
+    micro_batch_tokens: int = Field(24_096, ge=1)
+    """Prompt and answer tokens per forward pass; a longer single row goes alone. Changes memory, never the gradient."""
+    packing: bool = True
+    """Pack rows without padding; off pads them. Same gradient."""
+    lr: float = Field(1e-6, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(0.01, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    save_every: int = Field(20, ge=0)
+    """Steps between checkpoints; 0 saves only the last."""
+    keep: int = Field(2, ge=1)
+    """Checkpoints kept."""
+    resume: str = "auto"
+    """auto goes on from the last complete checkpoint of the run; never starts anew; else the path of a checkpoint."""
+    max_mismatch: float = Field(0.1, gt=0)
+    """Largest mean absolute difference of rollout and trainer log-probabilities on the first batch; above it the run stops."""
+
+
+class EvaluateSection(Section):
+    """Scoring on `data.validate_on` during training, and sampling of `evr1 eval`."""
+
+    every: int = Field(0, ge=0)
+    """Steps between validations; 0 is never."""
+    first: bool = False
+    """Validate before the first step too."""
+    n: int = Field(1, ge=1)
+    temperature: float = Field(0.0, ge=0, le=2)
+    max_tokens: int = Field(4_096, ge=1)
+
+
+class RecordSection(Section):
+    """What a run writes beside its checkpoints."""
+
+    trackers: tuple[str, ...] = ()
+    """Tracker plugins that get the metrics too, for example an experiment service."""
+    project: str = "evr1"
+    rollouts: bool = True
+    """Write every rollout to rollouts.jsonl."""
+
+
+class ClusterSection(Section):
+    """Where the work runs."""
+
+    backend: Literal["local"] = "local"
+
+
+class RunConfig(Section):
+    """One training run."""
+
+    name: str = "run"
+    """The run's folder below `output`."""
+    output: Path = Path("runs")
+    seed: int = 1
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    media: MediaSection = MediaSection()
+    rollout: RolloutSection = RolloutSection()
+    rewards: RewardSection = RewardSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    train: TrainSection = TrainSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    record: RecordSection = RecordSection()
+    cluster: ClusterSection = ClusterSection()
+
+    @property
+    def directory(self) -> Path:
+        return self.output / self.name
