@@ -1,0 +1,79 @@
+"""What the core asks of a model family. Everything that differs between families is behind this protocol.
+
+Shapes: L tokens of one row, T frames, `[3, L]` multimodal rotary positions (temporal, height, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from evr1_core.types import Clip, PatchFactors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from evr1_core.media.plan import Plan
+
+
+@runtime_checkable
+class ModelAdapter(Protocol):
+    """A model family's road from messages and frames to token ids, features, positions and weights."""
+
+    directory: Path
+    """Local directory with config, tokenizer and processor files."""
+    factors: PatchFactors
+    stop_token_ids: tuple[int, ...]
+    forbidden_token_ids: tuple[int, ...]
+    """Tokens that stand for media and must never be sampled: one of them in an answer breaks the forward pass."""
+    special_texts: frozenset[str]
+    """Texts that the tokenizer turns into control tokens; a row that contains one is refused."""
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+        """Chat messages -> (prompt text with one placeholder per medium, text prefilled in the assistant's turn)."""
+        ...
+
+    def encode(self, text: str, clips: Sequence[Clip]) -> tuple[tuple[int, ...], dict[str, Tensor]]:
+        """Prompt text and its media -> (expanded token ids, model inputs of the vision tower).
+
+        Frames are final: nothing is sampled or resized here. Raises ValueError when media and placeholders differ.
+        """
+        ...
+
+    def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int:
+        """Length of `encode(...)` from planned sizes alone, without a decoded frame."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Token ids -> text without special tokens."""
+        ...
+
+    def tokenize(self, text: str) -> list[int]:
+        """Plain text -> ids, control texts included as control tokens. For answers that are replayed."""
+        ...
+
+    def position_ids(self, token_ids: Sequence[int], features: Mapping[str, Tensor]) -> Tensor:
+        """Rotary positions of a row, int64 [3, L]; tokens after the prompt count on from its largest position."""
+        ...
+
+    def merge(self, rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Features of several rows -> the features of one forward pass over them, in row order."""
+        ...
+
+    def video_metadata(self, clip: Clip) -> dict[str, Any]:
+        """The clip's clock in the form that processors and engines of this family read."""
+        ...
+
+    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> nn.Module:
+        """The trainable model of `directory`."""
+        ...
+
+    def parts(self, model: nn.Module) -> dict[str, list[nn.Module]]:
+        """Named parts that can be frozen, for example `vision`: each by its modules, so that no parameter is missed."""
+        ...
+
+    def engine_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Every weight once, by the names a rollout engine loads."""
+        ...

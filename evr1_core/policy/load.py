@@ -1,0 +1,64 @@
+"""From the name of a model to its adapter: a preset, a local directory or a repository id."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from evr1_core import plugins
+from evr1_core.errors import RequestError
+from evr1_core.policy.adapter import ModelAdapter
+from evr1_core.specs import ModelSpec
+
+
+def model_location(name: str) -> str:
+    """A preset's repository id or directory; anything else as it is."""
+    presets = {preset: place for spec in plugins.catalogue().specs(ModelSpec) for preset, place in spec.presets.items()}
+    return plugins.preset(name) if name in presets else name
+
+
+def local_directory(name: str) -> Path:
+    """The directory with the model's files; a repository id is looked up in the local cache, then fetched.
+
+    Raises RequestError for a name that is neither a preset, a model directory nor a repository that can be reached.
+    """
+    location = model_location(name)
+    directory = Path(location).expanduser()
+    if directory.is_dir():
+        if not (directory / "config.json").is_file():
+            raise RequestError(f"model {name!r}: {directory} has no config.json, so it is not a model directory; `evr1 export` makes one")
+        return directory
+    if location.count("/") != 1 or location.startswith((".", "/", "~")):
+        # Not a directory and not "owner/name": give the preset error with the near names.
+        plugins.preset(name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(location, ignore_patterns=["*.bin", "*.pth", "*.pt", "*.gguf", "original/*"]))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RequestError(
+            f"model {name!r}: {location} is no local directory and could not be fetched ({reason}); "
+            "give the path of a directory that holds config.json and safetensors weights"
+        ) from error
+
+
+def model_type(directory: Path) -> str:
+    """`model_type` of a model directory's config.json."""
+    path = directory / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: not readable as a model configuration: {error}") from error
+    if not isinstance(found, str):
+        raise RequestError(f"{path}: no model_type, so no model family can be chosen")
+    return found
+
+
+def load_adapter(name: str) -> ModelAdapter:
+    """The adapter of a preset, directory or repository id. Reads tokenizer and processor files, no weights."""
+    directory = local_directory(name)
+    spec = plugins.model_for(model_type(directory))
+    plugins.check_requirements(spec)
+    assert spec.target is not None
+    return plugins.resolve(spec.target)(directory)

@@ -1,0 +1,92 @@
+"""The model that is trained: log-probabilities, one optimizer, weights for the engine, state for the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from evr1_core.config.models import ModelSection, TrainSection
+from evr1_core.errors import RequestError
+from evr1_core.policy.adapter import ModelAdapter
+from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
+from evr1_core.policy.optimizer import MasterAdamW, learning_rate
+
+
+class Policy:
+    """The policy of one process (CPU or one GPU)."""
+
+    def __init__(
+        self, adapter: ModelAdapter, model: ModelSection, train: TrainSection, *, temperature: float, device: str, total_steps: int
+    ) -> None:
+        self.adapter, self.section, self.temperature, self.device = adapter, train, temperature, device
+        self.total_steps = total_steps
+        self.steps = 0
+        """Optimizer updates taken."""
+        self.model = adapter.load_model(getattr(torch, model.dtype), attention=model.attention, device=device)
+        self.frozen = freeze(adapter, self.model, model.freeze)
+        if model.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+        self.model.train()
+        self.optimizer = MasterAdamW(self.model.named_parameters(), train)
+
+    def micro_batches(self, rows: Sequence[Row]) -> Iterator[list[int]]:
+        return micro_batches(rows, self.section.micro_batch_tokens, self.section.packing)
+
+    def logprobs(self, rows: Sequence[Row]) -> Tensor:
+        """float32 [b, T] at the sampling temperature, differentiable; one forward pass."""
+        return answer_logprobs(
+            self.model, self.adapter, rows, packing=self.section.packing, temperature=self.temperature, device=self.device
+        )
+
+    @torch.no_grad()
+    def frozen_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
+        """Log-probabilities [n_i] of every row under the current weights, without a graph, in the micro-batches of the update."""
+        found: list[Tensor] = []
+        for indices in self.micro_batches(rows):
+            part = [rows[index] for index in indices]
+            found += [line[: len(row.answer)] for row, line in zip(part, self.logprobs(part), strict=True)]
+        return found
+
+    def step(self) -> dict[str, float]:
+        """One optimizer update from the accumulated gradients."""
+        lr = learning_rate(self.steps, self.total_steps, self.section)
+        norm = self.optimizer.step(lr)
+        self.steps += 1
+        return {"policy/grad_norm": norm, "policy/lr": lr}
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        return self.adapter.engine_weights(self.model)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """State for a checkpoint, one file each."""
+        return {"model": dict(self.adapter.engine_weights(self.model)), "optimizer": self.optimizer.state_tensors()}
+
+    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
+        own = dict(self.adapter.engine_weights(self.model))
+        missing, extra = own.keys() - tensors["model"].keys(), tensors["model"].keys() - own.keys()
+        if missing or extra:
+            names = ", ".join(sorted(missing | extra)[:3])
+            raise RequestError(f"the checkpoint belongs to another model: {len(missing)} tensors missing, {len(extra)} unknown ({names}, ...)")
+        with torch.no_grad():
+            for name, tensor in tensors["model"].items():
+                own[name].copy_(tensor)
+        self.optimizer.load_state_tensors(tensors["optimizer"])
+        self.steps = steps
+
+
+def freeze(adapter: ModelAdapter, model: nn.Module, names: Sequence[str]) -> dict[str, int]:
+    """Switch off the gradient of whole modules; returns part -> number of parameters frozen."""
+    parts = adapter.parts(model)
+    counts: dict[str, int] = {}
+    for name in names:
+        if name not in parts:
+            raise RequestError(f"model.freeze: this family has no part {name!r}; it has {', '.join(sorted(parts))}")
+        parameters = [parameter for module in parts[name] for parameter in module.parameters()]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        counts[name] = sum(parameter.numel() for parameter in parameters)
+    if names and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RequestError(f"model.freeze {', '.join(names)} leaves nothing to train")
+    return counts

@@ -1,0 +1,89 @@
+"""What the core asks of a rollout engine, and how one is opened.
+
+An engine draws n answers per prompt from the current weights. It sees the very prompt ids the trainer sees, never
+samples a media token, reports log-probabilities of the distribution it drew from, and forgets everything computed
+with old weights when new ones arrive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from evr1_core import plugins
+from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.policy.adapter import ModelAdapter
+from evr1_core.specs import EngineSpec
+from evr1_core.types import Completion, Prompt, Sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class PromptMismatch(Evr1Error):
+    """Engine and trainer built different token ids for one sample: training on them would be silently wrong."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A rollout engine. Plugins are built as `Engine(context, options)`."""
+
+    weight_version: int
+    """Number of weight updates received; stamped on every completion."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """`sampling.n` completions for each prompt, in the order of `prompts`. Raises PromptMismatch."""
+        ...
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take new weights and drop every cache that old ones filled: prefix, multimodal, encoder."""
+        ...
+
+    def close(self) -> None:
+        """Give back memory and processes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What every engine needs to know."""
+
+    adapter: ModelAdapter
+    dtype: str
+    """`bfloat16` or `float32`."""
+    device: str
+    max_prompt_tokens: int
+    max_tokens: int
+    seed: int
+    max_images: int = 1
+    """Most images in one prompt."""
+    max_videos: int = 1
+    """Most videos in one prompt."""
+    model: nn.Module | None = None
+    """The policy's own module when engine and policy live in one process: an engine may run it directly."""
+
+
+def choose_engine(name: str, device: str) -> EngineSpec:
+    """The named engine, or for `auto` the highest-ranked one that is installed and serves the device."""
+    if name != "auto":
+        return plugins.engine(name)
+    fitting = [spec for spec in plugins.catalogue().specs(EngineSpec) if device in spec.devices and not plugins.missing_requirements(spec)]
+    if not fitting:
+        raise RequestError(f"no rollout engine for device {device!r} is installed; `evr1 plugins list` shows what is there")
+    return max(fitting, key=lambda spec: spec.rank)
+
+
+def open_engine(name: str, options: Mapping[str, Any], context: EngineContext) -> Engine:
+    """The engine `name` (or `auto`), started."""
+    spec = choose_engine(name, context.device)
+    plugins.check_requirements(spec)
+    checked = plugins.options(spec, options, where="rollout.options")
+    return plugins.resolve(spec.target)(context, checked)
+
+
+def completion_seed(seed: int, sample_id: str, index: int) -> int:
+    """Seed of one completion (63 bit): from the run's seed, the sample and the index, never from rank or batch."""
+    digest = hashlib.sha256(f"{seed}\0{sample_id}\0{index}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

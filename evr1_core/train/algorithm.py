@@ -1,0 +1,152 @@
+"""What an algorithm gets and gives back: advantages on tokens, then a loss per token.
+
+    rewards of the step  -> advantage(RewardBatch, options) -> [B] or [B, T]
+    tokens of a forward  -> loss(TokenBatch, options)       -> TokenLoss [B, T]
+    TokenLoss            -> aggregate(...)                   -> scalar, with the denominators of the whole step
+
+Shapes: B answers, T tokens of the longest answer (padded right). The trainer is blind to the algorithm: it knows
+these three arrows and nothing of what stands behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evr1_core import plugins
+from evr1_core.config.models import AlgorithmSection
+from evr1_core.errors import RequestError
+from evr1_core.train.options import AlgorithmOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RewardBatch:
+    """The scored answers of one step."""
+
+    rewards: Tensor
+    """float64 [B]. NaN where no value exists (the scorer failed): left out of statistics, advantage 0."""
+    groups: Tensor
+    """int64 [B], the prompt of each answer; not necessarily in order."""
+    mask: Tensor
+    """bool [B, T], True on trainable answer tokens."""
+    lengths: Tensor
+    """int64 [B], answer tokens."""
+    truncated: Tensor
+    """bool [B], cut off at the length limit."""
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """Named reward components, float64 [B], NaN where absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """The answers of one forward pass. Values where `mask` is False are junk and must not matter."""
+
+    logprobs: Tensor
+    """float32 [B, T], current policy, differentiated."""
+    old_logprobs: Tensor
+    """float32 [B, T], the policy at the start of this step."""
+    advantages: Tensor
+    """float32 [B, T]."""
+    mask: Tensor
+    """bool [B, T]."""
+    rollout_logprobs: Tensor | None = None
+    """float32 [B, T], as the rollout engine reported them; NaN for offline answers."""
+    offline: Tensor | None = None
+    """bool [B, T], True on tokens of offline trajectories; None when there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """Loss of every token, and per-token diagnostics that are averaged over the whole step."""
+
+    values: Tensor
+    """[B, T]."""
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """name -> [B, T], detached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Denominators of one optimizer step over all micro-batches and processes, so that the gradient doesn't depend on the split."""
+
+    tokens: int
+    sequences: int
+    """All answers."""
+    effective: int
+    """Answers with at least one trained token."""
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Totals:
+        return cls(tokens=int(mask.sum()), sequences=mask.shape[0], effective=int(mask.any(dim=1).sum()))
+
+
+def aggregate(values: Tensor, mask: Tensor, totals: Totals, options: AlgorithmOptions) -> Tensor:
+    """This micro-batch's share of the step's loss (algorithms differ in how a long answer counts).
+
+    token-mean               sum / tokens                          DAPO, eq. 8
+    seq-mean-token-mean      mean over answers of their token mean GRPO, eq. 3
+    seq-mean-token-sum       mean over answers of their token sum
+    seq-mean-token-sum-norm  the same divided by a constant length  Dr.GRPO
+    token-sum-norm           sum / constant length
+    """
+    kept = torch.where(mask, values, torch.zeros_like(values))
+    if options.aggregation == "token-mean":
+        return kept.sum() / max(totals.tokens, 1)
+    length = options.norm_length
+    if options.aggregation.endswith("-norm") and length is None:
+        raise RequestError(f"algorithm.aggregation {options.aggregation} divides by a constant: set algorithm.norm_length")
+    if options.aggregation == "token-sum-norm":
+        return kept.sum() / length
+    sequences = max(totals.effective if options.seq_denominator == "effective" else totals.sequences, 1)
+    if options.aggregation == "seq-mean-token-mean":
+        return (kept.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum() / sequences
+    return kept.sum() / sequences / (length if options.aggregation.endswith("-norm") else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A named pair of credit assignment and token loss with its options, built from the plugins."""
+
+    name: str
+    options: AlgorithmOptions
+    advantage: Callable[[RewardBatch, Any], Tensor]
+    loss: Callable[[TokenBatch, Any], TokenLoss]
+
+    def credit(self, batch: RewardBatch) -> Tensor:
+        """Advantages float64 [B, T], exactly 0 outside the mask."""
+        found = self.advantage(batch, self.options)
+        if found.dim() == 1:
+            found = found[:, None].expand(-1, batch.mask.shape[1])
+        return torch.where(batch.mask, found, torch.zeros_like(found))
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {"advantage": self.advantage, "loss": self.loss}
+        return {name: part.state_dict() for name, part in parts.items() if hasattr(part, "state_dict")}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, part in (("advantage", self.advantage), ("loss", self.loss)):
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(state[name])  # type: ignore[attr-defined]
+
+
+def build_algorithm(section: AlgorithmSection) -> Algorithm:
+    """The algorithm that a configuration names; `advantage` and `loss` may come from others by name."""
+    if section.name is None:
+        raise RequestError("no algorithm: give algorithm.name or --algo NAME; `evr1 algorithms list` shows them")
+    spec = plugins.algorithm(section.name)
+    options = plugins.options(spec, section.options, where="algorithm")
+    if not isinstance(options, AlgorithmOptions):
+        raise RequestError(f"algorithm {spec.name!r}: its options {spec.config} must extend evr1_core.train.options.AlgorithmOptions")
+    advantage = spec.advantage if section.advantage is None else plugins.algorithm(section.advantage).advantage
+    loss = spec.loss if section.loss is None else plugins.algorithm(section.loss).loss
+    return Algorithm(section.name, options, _callable(advantage), _callable(loss))
+
+
+def _callable(target: str) -> Callable[..., Any]:
+    """A function as it is; a class (something with memory) as one instance of it."""
+    found = plugins.resolve(target)
+    return found() if isinstance(found, type) else found

@@ -1,0 +1,58 @@
+"""Which groups a step learns from: dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
+
+A group whose answers are all equally good has no advantage to learn from. With dynamic sampling such groups are
+dropped and further prompts are drawn until the batch is full or the tries are used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evr1_core.errors import Evr1Error
+from evr1_core.train.options import AlgorithmOptions
+from evr1_core.types import Group
+
+LOW, HIGH = 0.01, 0.99
+"""Bounds of the mean for `mean_range`."""
+
+
+class NoSignal(Evr1Error):
+    """Step after step no group had anything to learn from."""
+
+
+def metric(group: Group, name: str) -> list[float]:
+    """The answers' accuracy or value; those without a number (the scorer failed) are left out."""
+    found = [rollout.score.accuracy if name == "accuracy" else rollout.score.value for rollout in group.rollouts]
+    return [value for value in found if value is not None]
+
+
+def has_signal(group: Group, options: AlgorithmOptions) -> bool:
+    """Whether the group's metric varies (`std`), or its mean is neither near 0 nor near 1 (`mean_range`)."""
+    values = metric(group, options.sampling_metric)
+    if len(values) < 2:
+        return False
+    if options.sampling_criterion == "std":
+        return max(values) > min(values)
+    return LOW < sum(values) / len(values) < HIGH
+
+
+def keep(groups: Sequence[Group], options: AlgorithmOptions) -> list[Group]:
+    """The groups to learn from: all of them, or with dynamic sampling those with signal."""
+    return [group for group in groups if has_signal(group, options)] if options.dynamic_sampling else list(groups)
+
+
+def explain_no_signal(groups: Sequence[Group], options: AlgorithmOptions, tries: int) -> str:
+    """Why nothing was left, and what to change."""
+    values = [value for group in groups for value in metric(group, options.sampling_metric)]
+    where = f"{len(groups)} groups in {tries} tries, mean {options.sampling_metric} "
+    if not values:
+        return where + "unknown: every score failed. Look at rollouts.jsonl, then at the reward"
+    mean = sum(values) / len(values)
+    if mean > HIGH:
+        return where + f"{mean:.2f}: the questions are too easy. Take harder data or stop here"
+    if mean < LOW:
+        return (
+            where + f"{mean:.2f}: never right. Check answers and format in rollouts.jsonl; take easier data, a larger rollout.n, "
+            "or a longer rollout.max_tokens if answers are cut off"
+        )
+    return where + f"{mean:.2f}: answers of one prompt are all alike. Raise rollout.temperature or rollout.n"

@@ -1,0 +1,200 @@
+"""Qwen3-VL (arXiv 2511.21631): every two frames become one temporal patch, announced by a written timestamp.
+
+The prompt of a video is a run of `<1.5 seconds><|vision_start|>..pads..<|vision_end|>` blocks, one per temporal
+patch. Checked against transformers 5.19 (`modeling_qwen3_vl.py`, `processing_qwen3_vl.py`) by the contract tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from evr1_core.types import Clip, PatchFactors
+
+if TYPE_CHECKING:
+    from evr1_core.media.plan import Plan
+
+ASSISTANT = "<|im_start|>assistant\n"
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
+
+
+class Qwen3VL:
+    """Adapter of `model_type: qwen3_vl`."""
+
+    def __init__(self, directory: Path) -> None:
+        from transformers import AutoConfig, AutoProcessor
+
+        self.directory = Path(directory)
+        self.config = AutoConfig.from_pretrained(self.directory)
+        self.processor = AutoProcessor.from_pretrained(self.directory)
+        self.tokenizer = self.processor.tokenizer
+        vision = self.config.vision_config
+        self.merge_size: int = vision.spatial_merge_size
+        self.factors = PatchFactors(pixels=vision.patch_size * self.merge_size, frames=vision.temporal_patch_size)
+        self.image_token_id: int = self.config.image_token_id
+        self.video_token_id: int = self.config.video_token_id
+        media = {self.image_token_id, self.video_token_id, self.config.vision_start_token_id, self.config.vision_end_token_id}
+        self.forbidden_token_ids = tuple(sorted(media))
+        self.stop_token_ids = self._stop_tokens()
+        added = self.tokenizer.added_tokens_decoder.values()
+        self.special_texts = frozenset(token.content for token in added if token.special)
+
+    def _stop_tokens(self) -> tuple[int, ...]:
+        from transformers import GenerationConfig
+
+        stops = [self.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+        if (self.directory / "generation_config.json").is_file():
+            declared = GenerationConfig.from_pretrained(self.directory).eos_token_id
+            stops += declared if isinstance(declared, list) else [declared] if declared is not None else []
+        return tuple(dict.fromkeys(stops))
+
+    # Messages to ids -------------------------------------------------------------------------------------------
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+        text = self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return text, text[text.rindex(ASSISTANT) + len(ASSISTANT) :]
+
+    def encode(self, text: str, clips: Sequence[Clip]) -> tuple[tuple[int, ...], dict[str, Tensor]]:
+        kinds = [clip.kind for clip in clips]
+        marks = {"image": text.count("<|image_pad|>"), "video": text.count("<|video_pad|>")}
+        for kind, count in marks.items():
+            if count != kinds.count(kind):
+                raise ValueError(f"{count} {kind} placeholders in the prompt, {kinds.count(kind)} {kind}s given")
+        if not clips:
+            return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]), {}
+        images = [torch.from_numpy(clip.frames[0]) for clip in clips if clip.kind == "image"]
+        videos = [clip for clip in clips if clip.kind == "video"]
+        media: dict[str, Any] = {}
+        if images:
+            media["images"] = images
+        if videos:
+            media["videos"] = [torch.from_numpy(clip.frames) for clip in videos]
+            media["videos_kwargs"] = {
+                "video_metadata": [self.video_metadata(clip) for clip in videos],
+                "do_sample_frames": False,
+                "cap_pixels_per_frame": False,
+            }
+        # Frames come resized to the budget and sampled by time: both must not happen a second time.
+        encoded = self.processor(text=[text], do_resize=False, return_tensors="pt", **media)
+        names = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
+        features = {name: encoded[name] for name in names if name in encoded}
+        return tuple(encoded["input_ids"][0].tolist()), features
+
+    def video_metadata(self, clip: Clip) -> dict[str, Any]:
+        """Timestamps are written as `index / fps`. A constant-rate clip gives its own indices and rate; where that
+        clock would be wrong (variable rate, odd start), the true times are given as indices in microseconds."""
+        height, width = clip.size
+        indices, fps, total = list(clip.indices), clip.source_fps, clip.source_frames
+        steady = fps > 0 and all(abs(index / fps - time) < 1e-3 for index, time in zip(indices, clip.times, strict=True))
+        if not steady:
+            indices, fps = [round(time * 1_000_000) for time in clip.times], 1_000_000.0
+            total = max(round(clip.duration * 1_000_000), indices[-1] + 1)
+        return {
+            "fps": fps,
+            "frames_indices": indices,
+            "total_num_frames": total,
+            "duration": clip.duration,
+            "height": height,
+            "width": width,
+            "video_backend": clip.decoder,
+        }
+
+    def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int:
+        plain = text.replace(IMAGE, "").replace(VIDEO, "")
+        total = len(self.tokenizer(plain, add_special_tokens=False)["input_ids"])
+        for plan in plans:
+            cells = (plan.height // self.factors.pixels) * (plan.width // self.factors.pixels)
+            if plan.kind == "image":
+                total += cells + 2
+                continue
+            for stamp in self._timestamps(plan.times):
+                total += len(self.tokenizer(stamp, add_special_tokens=False)["input_ids"]) + cells + 2
+        return total
+
+    def _timestamps(self, times: Sequence[float]) -> list[str]:
+        """`<1.5 seconds>` per temporal patch: the middle of its first and last frame."""
+        step = self.factors.frames
+        padded = list(times) + [times[-1]] * (-len(times) % step)
+        return [f"<{(padded[i] + padded[i + step - 1]) / 2:.1f} seconds>" for i in range(0, len(padded), step)]
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    # Ids to positions and features -----------------------------------------------------------------------------
+
+    def position_ids(self, token_ids: Sequence[int], features: Mapping[str, Tensor]) -> Tensor:
+        ids = torch.tensor(token_ids)
+        grids = {
+            self.image_token_id: [grid[1:].tolist() for grid in features.get("image_grid_thw", [])],
+            # Each temporal patch stands alone behind its timestamp.
+            self.video_token_id: [grid[1:].tolist() for grid in features.get("video_grid_thw", []) for _ in range(int(grid[0]))],
+        }
+        cursors = {token: iter(sizes) for token, sizes in grids.items()}
+        pieces: list[Tensor] = []
+        position, index = 0, 0
+        values, counts = torch.unique_consecutive(ids, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            if value not in cursors:
+                pieces.append(torch.arange(position, position + count).expand(3, -1))
+                position += count
+            else:
+                for _ in range(self._blocks(count, grids[value])):
+                    height, width = (side // self.merge_size for side in next(cursors[value]))
+                    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+                    pieces.append(torch.stack([torch.zeros_like(rows), rows, columns]).reshape(3, -1) + position)
+                    position += max(height, width)
+            index += count
+        return torch.cat(pieces, dim=1)
+
+    def _blocks(self, count: int, sizes: Sequence[Sequence[int]]) -> int:
+        """Vision tokens are always fenced by start and end tokens, so one run is one block."""
+        if not sizes:
+            raise ValueError(f"{count} media tokens in the row, but no medium")
+        return 1
+
+    def merge(self, rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        names = sorted({name for row in rows for name in row})
+        return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
+
+    # Weights ---------------------------------------------------------------------------------------------------
+
+    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> nn.Module:
+        from transformers import Qwen3VLForConditionalGeneration
+
+        return Qwen3VLForConditionalGeneration.from_pretrained(
+            self.directory, dtype=dtype, attn_implementation=choose_attention(attention, device), device_map={"": device}
+        )
+
+    def parts(self, model: nn.Module) -> dict[str, list[nn.Module]]:
+        visual = model.get_submodule("model.visual")
+        projector = [visual.get_submodule("merger"), visual.get_submodule("deepstack_merger_list")]
+        tower = [visual.get_submodule(name) for name in ("patch_embed", "pos_embed", "blocks")]
+        return {"vision": tower, "projector": projector, "language": [model.get_submodule("model.language_model")]}
+
+    def engine_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        tied = bool(getattr(self.config, "tie_word_embeddings", False))
+        for name, tensor in model.state_dict().items():
+            if not (tied and name == "lm_head.weight"):
+                yield name, tensor
+
+    @cached_property
+    def vocabulary(self) -> int:
+        return self.config.text_config.vocab_size
+
+
+def choose_attention(attention: str, device: str) -> str:
+    """`auto` is FlashAttention 2 on a GPU where it is installed, else PyTorch's own attention."""
+    if attention != "auto":
+        return attention
+    from importlib.util import find_spec
+
+    return "flash_attention_2" if device.startswith("cuda") and find_spec("flash_attn") else "sdpa"
