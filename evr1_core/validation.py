@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from evr1_core.errors import RequestError, nearest
+from evr1_core.errors import RequestError
 
 M = TypeVar("M", bound=BaseModel)
 Where = str | Mapping[str, str] | Callable[[str], str]
@@ -110,16 +110,26 @@ def submodel(annotation: Any) -> type[BaseModel] | None:
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """The hint for an unknown dotted key: the same last name elsewhere, else the nearest spelling, else the names beside it."""
-    keys = list(known)
-    last = key.rpartition(".")[2]
-    same = [other for other in keys if other.rpartition(".")[2] == last]
-    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.75)
-    if same and not close:
-        return "; did you mean " + " or ".join(repr(other) for other in same[:3]) + "?"
-    section = key.rpartition(".")[0]
-    beside = [other for other in keys if other.rpartition(".")[0] == section] or [other for other in keys if "." not in other]
-    return nearest(key, close or beside or keys)
+    """The hint for an unknown dotted key: the nearest spelling in the nearest section, else the names that the section has."""
+    keys = list(dict.fromkeys(known))
+    leaves = [other for other in keys if not any(name.startswith(f"{other}.") for name in keys)]
+    section, _, last = key.rpartition(".")
+
+    def alike(left: str, right: str) -> float:
+        return difflib.SequenceMatcher(None, left, right).ratio()
+
+    named = [other for other in leaves if alike(last, other.rpartition(".")[2]) >= 0.7]
+    scores = {other: 2 * alike(last, other.rpartition(".")[2]) + alike(section, other.rpartition(".")[0]) for other in named}
+    best = [other for other, score in scores.items() if score > max(scores.values()) - 0.1][:3]
+    if best:
+        return "; did you mean " + " or ".join(repr(other) for other in best) + "?"
+    beside: list[str] = []
+    while not beside:  # the names of the section, or of the nearest one above it that exists
+        beside = [other for other in keys if other.rpartition(".")[0] == section]
+        if not section:
+            break
+        section = section.rpartition(".")[0]
+    return f"; known here: {', '.join(beside)}" if beside else "; no option is known here"
 
 
 def _lines(error: ValidationError, model: type[BaseModel], data: Mapping, where: Where, prefix: str, also: Iterable[str]) -> list[str]:
@@ -140,7 +150,8 @@ def _lines(error: ValidationError, model: type[BaseModel], data: Mapping, where:
     for key, (value, messages) in found.items():
         full = _join(prefix, key)
         if isinstance(value, Mapping) and value or messages == ["is required"]:
-            result.append(f"{full or model.__name__}{_origin(where, full, data, key)}: {' or '.join(messages)}")
+            inside = data if isinstance(value, Mapping) else None
+            result.append(f"{full or model.__name__}{_origin(where, full, inside, key)}: {' or '.join(messages)}")
         else:
             result.append(line(full, value, where, " or ".join(messages)))
     return result
@@ -157,6 +168,7 @@ def _what(fault: Any) -> str:
     if kind in ("tuple_type", "list_type") and isinstance(fault["input"], str):
         return f"must be a list: [{fault['input']}]"
     template = _ALLOWED.get(kind)
+    context = {name: int(item) if isinstance(item, float) and item.is_integer() else item for name, item in context.items()}
     return template.format(**context) if template else fault["msg"][:1].lower() + fault["msg"][1:]
 
 
@@ -193,6 +205,10 @@ def _origin(where: Where, key: str, data: Mapping | None = None, inner: str = ""
         return f" ({where})" if where else ""
     find = where if callable(where) else lambda name: where.get(name, "")
     text = find(key)
+    above = key
+    while not text and "." in above and data is None:  # an entry of a list has the origin of the list
+        above = above.rpartition(".")[0]
+        text = find(above)
     if not text and data is not None:  # a section: where its keys were given
         part: Any = data
         for step in inner.split(".") if inner else ():

@@ -30,11 +30,15 @@ class ModelSection(Section):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Type of the weights in forward and backward; the optimizer keeps float32 copies."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """Attention kernel; auto leaves the choice to evr1."""
     gradient_checkpointing: bool = True
+    """Recompute activations in the backward pass: less memory, more time, same gradient."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained, by the names the family gives: for example `vision`, `projector`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is a GPU."""
     trust_remote_code: bool = False
+    """Run Python code that comes with a checkpoint. Off: such a checkpoint is refused."""
 
 
 class DataSection(Section):
@@ -49,11 +53,13 @@ class DataSection(Section):
     template: str | None = None
     """A jinja2 file, or the name of a shipped one, used for every problem type; None is one per problem type."""
     max_prompt_tokens: int = Field(20_000, gt=0)
+    """Longest prompt, its media tokens counted."""
     overlong: Literal["exclude", "error"] = "exclude"
     """What happens to a row whose prompt is longer than `max_prompt_tokens`. A prompt is never cut."""
     bad_rows: Literal["error", "exclude"] = "error"
     """What happens to a row that can't be read or whose media can't be decoded."""
     shuffle: bool = True
+    """A new order in every epoch, the same for the same `seed`; off keeps the order of the files."""
     limit: int | None = Field(None, gt=0)
     """Use only the first rows."""
 
@@ -62,12 +68,15 @@ class VideoBudgetSection(Section):
     """How much of a video the model sees; pixels are counted after resizing."""
 
     fps: float = Field(2.0, gt=0)
+    """Frames taken per second of video, within `min_frames` and `max_frames`."""
     min_frames: int = Field(4, ge=1)
+    """Fewest frames of one video; a video that has fewer gives all it has."""
     max_frames: int = Field(128, ge=1)
+    """Most frames of one video."""
     min_pixels: int = Field(4_096, gt=0)
-    """Per frame."""
+    """Per frame; a smaller frame is enlarged."""
     max_pixels: int = Field(262_144, gt=0)
-    """Per frame."""
+    """Per frame; a larger frame is made smaller, its shape is kept."""
     total_pixels: int | None = Field(None, gt=0)
     """Over all frames of one video."""
 
@@ -84,7 +93,9 @@ class ImageBudgetSection(Section):
     """Pixels of one image after resizing."""
 
     min_pixels: int = Field(4_096, gt=0)
+    """A smaller image is enlarged."""
     max_pixels: int = Field(1_048_576, gt=0)
+    """A larger image is made smaller, its shape is kept."""
 
     @model_validator(mode="after")
     def _ordered(self) -> ImageBudgetSection:
@@ -97,7 +108,9 @@ class BudgetSection(Section):
     """What one phase may spend on each modality."""
 
     video: VideoBudgetSection = VideoBudgetSection()
+    """One video."""
     image: ImageBudgetSection = ImageBudgetSection()
+    """One image."""
 
     def budget(self) -> Budget:
         return Budget(video=VideoBudget(**self.video.model_dump()), image=ImageBudget(**self.image.model_dump()))
@@ -107,7 +120,9 @@ class MediaSection(Section):
     """Decoding and the frame cache."""
 
     train: BudgetSection = BudgetSection()
+    """Training prompts."""
     evaluate: BudgetSection = BudgetSection()
+    """Validation and `evr1 eval`."""
     cache_dir: Path | None = None
     """Folder of the frame cache; None is `$EVR1_CACHE_DIR/frames` or `~/.cache/evr1/frames`."""
     mode: Literal["auto", "cache-only", "decode-only"] = "auto"
@@ -126,33 +141,43 @@ class RolloutSection(Section):
     n: int = Field(8, ge=1)
     """Answers per prompt."""
     temperature: float = Field(1.0, gt=0, le=2)
+    """Sampling temperature; log-probabilities are those at this temperature."""
     max_tokens: int = Field(4_096, ge=1)
+    """Longest answer; a longer one is cut off and marked so."""
 
 
 class OverlongSection(Section):
     """Soft overlong punishment (DAPO, arXiv 2503.14476, eq. 13)."""
 
     max_tokens: int = Field(gt=0)
+    """Longest answer; from here on the full punishment."""
     buffer: int = Field(gt=0)
+    """The punishment grows over the last `buffer` tokens before `max_tokens`."""
     factor: float = Field(1.0, ge=0)
+    """The full punishment, taken off the score."""
 
 
 class RewardSection(Section):
     """How answers are scored; the same for training and evaluation."""
 
     accuracy_weight: float = Field(0.9, ge=0, le=1)
+    """Share of accuracy in the score; with `format_weight` it makes 1."""
     format_weight: float = Field(0.1, ge=0, le=1)
+    """Share of the format in the score."""
     require_tag: bool = False
     """Refuse answers outside `<answer>` tags."""
     think: Literal["auto", "required", "off"] = "auto"
+    """Reasoning tags in the format score: required asks for a closed block, auto accepts its absence, off does not look."""
     gate: bool = False
     """Accuracy counts only when the format is not 0."""
     overlong: OverlongSection | None = None
+    """Punish answers that come close to their longest allowed length; null does not."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Options of reward plugins, by reward name."""
     use: dict[str, str] = Field(default_factory=dict)
     """problem_type -> reward name, where two plugins offer one problem type or another than the usual one is meant."""
     workers: int = Field(2, ge=1)
+    """Processes that score answers."""
     deadline: float = Field(10.0, gt=0)
     """Seconds one answer may take before its scorer is killed."""
     max_failed: float = Field(0.1, ge=0, le=1)
@@ -188,6 +213,7 @@ class TrainSection(Section):
     steps: int | None = Field(None, ge=1)
     """Number of steps; None goes by `epochs`."""
     epochs: int = Field(1, ge=1)
+    """Passes over the data."""
     batch_size: int = Field(256, ge=1)
     """Prompts per step."""
     mini_batches: int = Field(1, ge=1)
@@ -197,12 +223,19 @@ class TrainSection(Section):
     packing: bool = True
     """Pack rows without padding; off pads them. Same gradient."""
     lr: float = Field(1e-6, ge=0)
+    """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of AdamW's two moments."""
     weight_decay: float = Field(0.01, ge=0)
+    """Decoupled weight decay of AdamW."""
     max_grad_norm: float = Field(1.0, gt=0)
+    """The gradient of an optimizer update is scaled down to this norm."""
     warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """Course of the learning rate after the warm-up."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """The end of a falling schedule, as a share of `lr`."""
     save_every: int = Field(20, ge=0)
     """Steps between checkpoints; 0 saves only the last."""
     keep: int = Field(2, ge=1)
@@ -221,8 +254,11 @@ class EvaluateSection(Section):
     first: bool = False
     """Validate before the first step too."""
     n: int = Field(1, ge=1)
+    """Answers per prompt."""
     temperature: float = Field(0.0, ge=0, le=2)
+    """0 is greedy."""
     max_tokens: int = Field(4_096, ge=1)
+    """Longest answer."""
 
 
 class RecordSection(Section):
@@ -231,6 +267,7 @@ class RecordSection(Section):
     trackers: tuple[str, ...] = ()
     """Tracker plugins that get the metrics too, for example an experiment service."""
     project: str = "evr1"
+    """Name under which trackers file the run."""
     rollouts: bool = True
     """Write every rollout to rollouts.jsonl."""
 
@@ -239,6 +276,7 @@ class ClusterSection(Section):
     """Where the work runs."""
 
     backend: Literal["local"] = "local"
+    """local: one process."""
 
 
 class RunConfig(Section):
@@ -247,17 +285,29 @@ class RunConfig(Section):
     name: str = "run"
     """The run's folder below `output`."""
     output: Path = Path("runs")
+    """Folder of the runs."""
     seed: int = 1
+    """Data order and sampling follow from it."""
     model: ModelSection = ModelSection()
+    """The model that is trained."""
     data: DataSection = DataSection()
+    """Rows and how they become prompts."""
     media: MediaSection = MediaSection()
+    """Decoding, budgets and the frame cache."""
     rollout: RolloutSection = RolloutSection()
+    """How answers are drawn."""
     rewards: RewardSection = RewardSection()
+    """How answers are scored."""
     algorithm: AlgorithmSection = AlgorithmSection()
+    """The algorithm and its options."""
     train: TrainSection = TrainSection()
+    """Optimisation and the length of the run."""
     evaluate: EvaluateSection = EvaluateSection()
+    """Validation during training."""
     record: RecordSection = RecordSection()
+    """What a run writes."""
     cluster: ClusterSection = ClusterSection()
+    """Where the work runs."""
 
     @property
     def directory(self) -> Path:

@@ -1,0 +1,68 @@
+"""Documentation from the text under each field: read by ast, so that importing the models costs nothing for it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+from pydantic import BaseModel
+
+from evr1_core.config.models import RunConfig
+from evr1_core.validation import show, submodel
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Field -> the string under it, for the fields of the class itself and of its bases; a missing one is left out."""
+    docs: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if owner is BaseModel or not issubclass(owner, BaseModel) or owner.__module__.startswith("pydantic"):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for first, second in zip(tree.body, tree.body[1:], strict=False):
+            if not (isinstance(first, ast.AnnAssign) and isinstance(first.target, ast.Name)):
+                continue
+            if isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant) and isinstance(second.value.value, str):
+                docs[first.target.id] = " ".join(second.value.value.split())
+    return docs
+
+
+def reference(model: type[BaseModel] = RunConfig, prefix: str = "", intro: bool = True) -> str:
+    """Markdown: one table per section with key, type, default and meaning."""
+    docs = field_docs(model)
+    plain = {name: field for name, field in model.model_fields.items() if not _is_section(field.annotation)}
+    lines: list[str] = []
+    if plain:
+        lines += [f"### `{prefix}`" if prefix else "### Top level", ""]
+        if intro and prefix:
+            lines += [" ".join((model.__doc__ or "").split()), ""]
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        for name, field in plain.items():
+            default = "required" if field.is_required() else f"`{show(_default(field))}`"
+            dotted = f"{prefix}.{name}" if prefix else name
+            lines.append(f"| `{dotted}` | {_type(field.annotation)} | {default} | {docs.get(name, '').replace('|', chr(92) + '|')} |")
+        lines.append("")
+    for name, field in model.model_fields.items():
+        inner = submodel(field.annotation)
+        if inner is not None:
+            lines.append(reference(inner, f"{prefix}.{name}" if prefix else name, intro))
+    return "\n".join(lines)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _default(field: Any) -> Any:
+    return field.get_default(call_default_factory=True)
+
+
+def _type(annotation: Any) -> str:
+    inner = submodel(annotation)
+    text = "section" if inner is not None else getattr(annotation, "__name__", "") if isinstance(annotation, type) else str(annotation)
+    text = text if inner is None else "section, or null"
+    for old, new in (("typing.", ""), ("pathlib.", ""), ("NoneType", "null"), ("None", "null"), (", ...", ", …"), ("Any", "any value")):
+        text = text.replace(old, new)
+    return text.replace("Literal[", "one of [").replace("str", "text").replace(" | ", " or ")
