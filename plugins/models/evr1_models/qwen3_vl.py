@@ -1,13 +1,12 @@
 """Qwen3-VL (arXiv 2511.21631): every two frames become one temporal patch, announced by a written timestamp.
 
-The prompt of a video is a run of `<1.5 seconds><|vision_start|>..pads..<|vision_end|>` blocks, one per temporal
-patch. Checked against transformers 5.19 (`modeling_qwen3_vl.py`, `processing_qwen3_vl.py`) by the contract tests.
+A video's `<|video_pad|>` becomes a run of `<1.5 seconds><|vision_start|>..pads..<|vision_end|>` blocks, one per
+temporal patch. Checked against transformers 5.19 (`modeling_qwen3_vl.py`, `processing_qwen3_vl.py`) by the contract tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from evr1_core.media.plan import Plan
 
 ASSISTANT = "<|im_start|>assistant\n"
-IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 
 
 class Qwen3VL:
@@ -106,15 +103,14 @@ class Qwen3VL:
         }
 
     def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int:
-        plain = text.replace(IMAGE, "").replace(VIDEO, "")
-        total = len(self.tokenizer(plain, add_special_tokens=False)["input_ids"])
+        # Control tokens end a word for the tokenizer, so the pieces between them add up.
+        total = len(self.tokenize(text.replace("<|image_pad|>", "").replace("<|video_pad|>", "")))
         for plan in plans:
             cells = (plan.height // self.factors.pixels) * (plan.width // self.factors.pixels)
             if plan.kind == "image":
-                total += cells + 2
-                continue
-            for stamp in self._timestamps(plan.times):
-                total += len(self.tokenizer(stamp, add_special_tokens=False)["input_ids"]) + cells + 2
+                total += cells
+            else:
+                total += sum(len(self.tokenize(stamp)) + cells + 2 for stamp in self._timestamps(plan.times))
         return total
 
     def _timestamps(self, times: Sequence[float]) -> list[str]:
@@ -140,26 +136,20 @@ class Qwen3VL:
         }
         cursors = {token: iter(sizes) for token, sizes in grids.items()}
         pieces: list[Tensor] = []
-        position, index = 0, 0
-        values, counts = torch.unique_consecutive(ids, return_counts=True)
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        position = 0
+        # Vision tokens stand between start and end tokens, so one run of them is one image or one temporal patch.
+        for value, count in zip(*(tensor.tolist() for tensor in torch.unique_consecutive(ids, return_counts=True)), strict=True):
             if value not in cursors:
                 pieces.append(torch.arange(position, position + count).expand(3, -1))
                 position += count
-            else:
-                for _ in range(self._blocks(count, grids[value])):
-                    height, width = (side // self.merge_size for side in next(cursors[value]))
-                    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-                    pieces.append(torch.stack([torch.zeros_like(rows), rows, columns]).reshape(3, -1) + position)
-                    position += max(height, width)
-            index += count
+                continue
+            height, width = (side // self.merge_size for side in next(cursors[value]))
+            if height * width != count:
+                raise ValueError(f"{count} media tokens in a row, but {height} x {width} features for them")
+            rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+            pieces.append(torch.stack([torch.zeros_like(rows), rows, columns]).reshape(3, -1) + position)
+            position += max(height, width)
         return torch.cat(pieces, dim=1)
-
-    def _blocks(self, count: int, sizes: Sequence[Sequence[int]]) -> int:
-        """Vision tokens are always fenced by start and end tokens, so one run is one block."""
-        if not sizes:
-            raise ValueError(f"{count} media tokens in the row, but no medium")
-        return 1
 
     def merge(self, rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         names = sorted({name for row in rows for name in row})
@@ -185,10 +175,6 @@ class Qwen3VL:
         for name, tensor in model.state_dict().items():
             if not (tied and name == "lm_head.weight"):
                 yield name, tensor
-
-    @cached_property
-    def vocabulary(self) -> int:
-        return self.config.text_config.vocab_size
 
 
 def choose_attention(attention: str, device: str) -> str:

@@ -1,0 +1,68 @@
+"""What training and evaluation build alike: the prompt builder, the engine's context, the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from evr1_core.config.models import RunConfig
+from evr1_core.data.prompts import PromptBuilder
+from evr1_core.errors import RequestError
+from evr1_core.media.store import MediaStore, default_cache_dir
+from evr1_core.policy.adapter import ModelAdapter
+from evr1_core.rollout.engine import EngineContext
+from evr1_core.types import Sample
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def model_name(config: RunConfig) -> str:
+    if config.model.path is None:
+        raise RequestError("no model: give model.path or --model NAME; `evr1 models list` shows the presets")
+    return config.model.path
+
+
+def open_builder(config: RunConfig, adapter: ModelAdapter, phase: str = "train") -> PromptBuilder:
+    """The one prompt builder, with the budget of `train` or `evaluate`."""
+    section = config.media.train if phase == "train" else config.media.evaluate
+    store = MediaStore(
+        cache_dir=config.media.cache_dir or default_cache_dir(),
+        mode=config.media.mode,
+        deadline=config.media.deadline,
+    )
+    return PromptBuilder(
+        adapter,
+        store,
+        section.budget(),
+        template=config.data.template,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        overlong=config.data.overlong,
+        bad_rows=config.data.bad_rows,
+        use=config.rewards.use,
+    )
+
+
+def engine_context(
+    config: RunConfig, adapter: ModelAdapter, samples: Sequence[Sample], device: str, model: nn.Module | None = None, max_tokens: int | None = None
+) -> EngineContext:
+    """What the engine must hold: the longest prompt and answer, the most media in one row."""
+    return EngineContext(
+        adapter=adapter,
+        dtype=config.model.dtype,
+        device=device,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        max_tokens=max_tokens or config.rollout.max_tokens,
+        seed=config.seed,
+        max_images=max((len(sample.images) for sample in samples), default=0),
+        max_videos=max((len(sample.videos) for sample in samples), default=0),
+        model=model,
+    )
+
+
+def choose_device(wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,140 @@
+"""The training loop: reinforcement learning from verifiable rewards, one line per idea.
+
+    samples -> prompts -> groups of scored answers -> groups with signal -> advantages on tokens -> update -> weights to the engine
+
+`train_step` is the algorithm; everything else here keeps it going: where to start, when to stop, what to write down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.record.record import StepRecord
+from evr1_core.train import selection
+from evr1_core.train.run import Run
+from evr1_core.train.update import credit, mismatch, update
+from evr1_core.types import Completion, Group, Prompt, Rollout, Sampling
+
+Validate = Callable[[Run, int], dict[str, float]]
+"""Scores the policy on held-out rows at a step; given by the command line, since training knows no evaluation."""
+
+PATIENCE = 5
+"""Steps in a row without anything to learn from, after which the run stops with an explanation."""
+
+
+def fit(run: Run, validate: Validate | None = None) -> None:
+    """Train from the last checkpoint, or from the start, to the last step."""
+    start = run.restore()
+    if start >= run.total_steps:
+        raise RequestError(
+            f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name"
+        )
+    every, last = run.config.evaluate.every, run.total_steps
+    if start == 0 and validate is not None and run.config.evaluate.first:
+        run.record.validation(0, validate(run, 0))
+    idle = 0
+    for step in range(start + 1, last + 1):
+        with run.record.step(step) as record:
+            learned = train_step(run, record, step, first=step == start + 1)
+        idle = 0 if learned else idle + 1
+        if idle >= PATIENCE:
+            run.save(step)
+            raise selection.NoSignal(f"{PATIENCE} steps in a row without a group to learn from: {run.last_explanation}")
+        if validate is not None and every and (step % every == 0 or step == last):
+            run.record.validation(step, validate(run, step))
+        if step == last or (run.config.train.save_every and step % run.config.train.save_every == 0):
+            run.save(step)
+
+
+def train_step(run: Run, record: StepRecord, step: int, first: bool = False) -> bool:
+    """One step; False when no group had anything to learn from and the weights stayed."""
+    groups = collect(run, record, step)
+    record.rollouts(groups)
+    if not groups:
+        return False
+    with record.time("advantage"):
+        batch = credit(groups, run.algorithm, run.config.rewards)
+    if first:
+        check_agreement(run, groups)
+    with record.time("update"):
+        record.log(update(run.policy, batch, run.algorithm))
+    with record.time("weights"):
+        run.engine.load_weights(run.policy.weights(), version=run.engine.weight_version + 1)
+    return True
+
+
+def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
+    """Scored groups to learn from; with dynamic sampling, prompts are drawn until the batch is full or the tries are used up."""
+    options, wanted = run.algorithm.options, run.config.train.batch_size
+    kept: list[Group] = []
+    seen: list[Group] = []
+    tries = 0
+    while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
+        samples = run.order.next()
+        with record.time("prompts"):
+            prompts, excluded = run.builder.build_batch(samples)
+        record.exclude(excluded)
+        with record.time("rollout"):
+            answers = run.engine.generate(prompts, sampling(run, step, tries))
+        with record.time("scoring"):
+            groups = score(run, prompts, answers)
+        check_scores(run, groups)
+        seen += groups
+        kept += selection.keep(groups, options)
+        tries += 1
+    record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
+    if len(kept) < wanted and options.dynamic_sampling:
+        run.last_explanation = selection.explain_no_signal(seen, options, tries)
+        record.warn(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
+    return kept[:wanted]
+
+
+def sampling(run: Run, step: int, tries: int) -> Sampling:
+    """Every step and try draws anew; within it a completion depends on its sample and index alone."""
+    section = run.config.rollout
+    seed = run.config.seed * 1_000_003 + step * 1_009 + tries
+    return Sampling(n=section.n, temperature=section.temperature, max_tokens=section.max_tokens, seed=seed)
+
+
+def score(run: Run, prompts: Sequence[Prompt], answers: Sequence[Sequence[Completion]]) -> list[Group]:
+    """Groups with a score for every answer."""
+    pairs = [(prompt, completion) for prompt, completions in zip(prompts, answers, strict=True) for completion in completions]
+    scores = iter(run.pool.score_completions(pairs))
+    return [
+        Group(prompt, tuple(Rollout(completion, next(scores)) for completion in completions))
+        for prompt, completions in zip(prompts, answers, strict=True)
+    ]
+
+
+def check_scores(run: Run, groups: Sequence[Group]) -> None:
+    """A run whose scorer fails learns nothing true: above the limit it stops."""
+    scores = [(group.sample, rollout.score) for group in groups for rollout in group.rollouts]
+    failed = [(sample, found) for sample, found in scores if found.status in ("failed", "invalid_gold")]
+    if scores and len(failed) / len(scores) > run.config.rewards.max_failed:
+        sample, found = failed[0]
+        raise Evr1Error(
+            f"{len(failed)} of {len(scores)} answers could not be scored (limit rewards.max_failed={run.config.rewards.max_failed}); "
+            f"the first: sample {sample.id}, {found.status}: {found.reason}. `evr1 data check` finds faulty rows"
+        )
+
+
+@torch.no_grad()
+def check_agreement(run: Run, groups: Sequence[Group], rows: int = 8) -> None:
+    """On the first batch, the engine's log-probabilities must be the trainer's: otherwise each update is silently off-policy."""
+    batch = credit(groups[: max(1, rows // run.config.rollout.n)], run.algorithm, run.config.rewards)
+    trainer = torch.nn.utils.rnn.pad_sequence(run.policy.frozen_logprobs(batch.rows), batch_first=True).cpu()
+    known = ~batch.rollout_logprobs.isnan()
+    if not known.any():
+        return
+    difference = float(mismatch(trainer, batch.rollout_logprobs)["mismatch"][known].mean())
+    run.record.note(f"rollout and trainer log-probabilities differ by {difference:.2e} on average on the first batch")
+    if difference > run.config.train.max_mismatch:
+        raise Evr1Error(
+            f"rollout engine and trainer disagree: mean log-probability difference {difference:.3g} on the first batch, "
+            f"limit train.max_mismatch={run.config.train.max_mismatch}. Check that both use one dtype and supported versions (docs/engines.md)"
+        )
+
+

@@ -1,0 +1,173 @@
+"""From a configuration to everything a run needs; each part is built by one small function.
+
+`plan` resolves and checks without touching a model; `open_run` builds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evr1_core import plugins
+from evr1_core.config.models import RunConfig
+from evr1_core.data.order import DataOrder
+from evr1_core.data.prompts import PromptBuilder
+from evr1_core.data.rows import read_samples
+from evr1_core.errors import RequestError
+from evr1_core.policy.load import load_adapter
+from evr1_core.policy.policy import Policy
+from evr1_core.record.record import Record
+from evr1_core.rollout.engine import Engine, open_engine
+from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder
+from evr1_core.scoring.pool import ScoringPool
+from evr1_core.train.algorithm import Algorithm, build_algorithm
+from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
+from evr1_core.types import Sample
+
+
+@dataclass
+class Run:
+    """The parts of one run; `train_step` composes them."""
+
+    config: RunConfig
+    samples: list[Sample]
+    order: DataOrder
+    builder: PromptBuilder
+    policy: Policy
+    engine: Engine
+    pool: ScoringPool
+    algorithm: Algorithm
+    record: Record
+    checkpoints: Checkpoints
+    total_steps: int
+    last_explanation: str = field(default="")
+    """Why the last step had nothing to learn from."""
+
+    def save(self, step: int) -> Path:
+        """A checkpoint from which `restore` goes on bit for bit."""
+        state = {
+            "step": step,
+            "updates": self.policy.steps,
+            "weight_version": self.engine.weight_version,
+            "order": self.order.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "random": random_state(),
+        }
+        return self.checkpoints.save(step, self.policy.tensors(), state)
+
+    def restore(self) -> int:
+        """Go on from `train.resume`; returns the last finished step, 0 for a fresh start."""
+        wanted = self.config.train.resume
+        if wanted == "never":
+            return self.record.resume(0)
+        path = self.checkpoints.latest() if wanted == "auto" else Path(wanted)
+        if path is None:
+            return self.record.resume(0)
+        tensors, state = self.checkpoints.load(path)
+        self.policy.load_tensors(tensors, steps=state["updates"])
+        self.order.load_state_dict(state["order"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.engine.load_weights(self.policy.weights(), version=state["weight_version"])
+        set_random_state(state["random"])
+        self.record.note(f"resumed from {path} after step {state['step']}")
+        return self.record.resume(state["step"])
+
+    def close(self) -> None:
+        self.pool.close()
+        self.engine.close()
+        self.builder.store.close()
+        self.record.close()
+
+
+def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, command: Sequence[str] = ()) -> Run:
+    """Everything that `fit` needs. Fails on the first wrong request, before a weight is loaded."""
+    algorithm = build_algorithm(config.algorithm)
+    samples, order = open_data(config)
+    total = total_steps(config, order)
+    device = choose_device(config.model.device)
+    seed_everything(config.seed)
+    adapter = load_adapter(model_name(config))
+    builder = open_builder(config, adapter)
+    record = Record.open(config, origins or {}, command=command)
+    policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
+    engine = open_engine(config.rollout.engine, config.rollout.options, engine_context(config, adapter, samples, device, model=policy.model))
+    return Run(
+        config=config,
+        samples=samples,
+        order=order,
+        builder=builder,
+        policy=policy,
+        engine=engine,
+        pool=ScoringPool(config.rewards),
+        algorithm=algorithm,
+        record=record,
+        checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep),
+        total_steps=total,
+    )
+
+
+def open_data(config: RunConfig) -> tuple[list[Sample], DataOrder]:
+    """Checked rows and their order."""
+    if not config.data.train:
+        raise RequestError("no training data: give data.train or --data FILE")
+    rows = read_samples(
+        config.data.train,
+        media_root=config.data.media_root,
+        bad_rows=config.data.bad_rows,
+        limit=config.data.limit,
+        known_problem_type=lambda name: plugins.serves(name, config.rewards.use),
+    )
+    if not rows.samples:
+        raise RequestError(f"no usable row in {', '.join(map(str, config.data.train))}: {len(rows.exclusions)} excluded")
+    endless = config.train.steps is not None
+    order = DataOrder(
+        rows.samples,
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        shuffle=config.data.shuffle,
+        epochs=None if endless else config.train.epochs,
+    )
+    return rows.samples, order
+
+
+def total_steps(config: RunConfig, order: DataOrder) -> int:
+    """Steps of the run: `train.steps`, or as many full batches as the epochs give."""
+    total = config.train.steps if config.train.steps is not None else order.steps_total()
+    if total < 1:
+        raise RequestError(
+            f"{len(order.samples)} rows don't fill one batch of {config.train.batch_size}: lower train.batch_size or give train.steps"
+        )
+    return total
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def plan(config: RunConfig) -> dict[str, Any]:
+    """What a run would do: resolved and checked without a GPU, a cluster or a weight."""
+    algorithm = build_algorithm(config.algorithm)
+    name = model_name(config)
+    samples, order = open_data(config)
+    total = total_steps(config, order)
+    kinds: dict[str, int] = {}
+    for sample in samples:
+        kinds[sample.data_type] = kinds.get(sample.data_type, 0) + 1
+    return {
+        "model": name,
+        "algorithm": algorithm.name,
+        "options": algorithm.options.model_dump(),
+        "rows": len(samples),
+        "data_types": kinds,
+        "steps": total,
+        "answers per step": config.train.batch_size * config.rollout.n,
+        "directory": str(config.directory),
+    }

@@ -1,0 +1,171 @@
+"""Rollouts with vLLM, in this process (offline engine).
+
+Four settings make it agree with the trainer to the last digits, each silently wrong when missed:
+- `mm_device_do_normalize=False`: pixels are normalised once, by the processor, as in training;
+- `do_resize=False, do_sample_frames=False` on every request: frames are final;
+- `logprobs_mode="processed_logprobs"` with a logit bias on media tokens: the reported log-probabilities are those of
+  the distribution that was sampled from, at its temperature;
+- after new weights, the encoder, multimodal and prefix caches are emptied on the engine core.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from evr1_core.config.models import Section
+from evr1_core.rollout.engine import EngineContext, PromptMismatch, completion_seed
+from evr1_core.types import Completion, Prompt, Sampling
+
+FORBID = -1e9
+"""Logit bias that leaves a token no probability at all in float32."""
+
+
+class Options(Section):
+    """Options of the vLLM engine; the memory options follow vLLM's own names."""
+
+    gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
+    tensor_parallel_size: int = Field(1, ge=1)
+    max_num_seqs: int = Field(256, ge=1)
+    max_num_batched_tokens: int | None = Field(None, ge=1)
+    enforce_eager: bool = False
+    """Run without compiled graphs: slower on a GPU, starts at once."""
+    cpu_kv_cache_gib: int = Field(1, ge=1)
+    """Memory of the key-value cache on CPU."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of `vllm.LLM`, as they are."""
+
+
+def prepare_environment(device: str, options: Options) -> None:
+    """vLLM reads these at import. The engine stays in this process, so that weights reach it without a copy."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # Weight updates hand tensors to the worker of the same process.
+    os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
+    if device == "cpu":
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.cpu_kv_cache_gib))
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+class VLLMEngine:
+    """Engine on `vllm.LLM`."""
+
+    def __init__(self, context: EngineContext, options: Options) -> None:
+        prepare_environment(context.device, options)
+        from vllm import LLM
+
+        self.adapter, self.weight_version = context.adapter, 0
+        arguments: dict[str, Any] = {
+            "model": str(context.adapter.directory),
+            "dtype": context.dtype,
+            "seed": context.seed,
+            "max_model_len": context.max_prompt_tokens + context.max_tokens,
+            "max_num_seqs": options.max_num_seqs,
+            "tensor_parallel_size": options.tensor_parallel_size,
+            "gpu_memory_utilization": options.gpu_memory_utilization,
+            "enforce_eager": options.enforce_eager or context.device == "cpu",
+            "limit_mm_per_prompt": {"image": context.max_images, "video": context.max_videos},
+            "logprobs_mode": "processed_logprobs",
+            "mm_device_do_normalize": False,
+            "disable_log_stats": True,
+        }
+        if options.max_num_batched_tokens is not None:
+            arguments["max_num_batched_tokens"] = options.max_num_batched_tokens
+        self.llm = LLM(**{**arguments, **options.engine_args})
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        requests, parameters = [], []
+        for prompt in prompts:
+            request = self._request(prompt)
+            # One request per answer, each with its own seed: the answer depends on nothing but its sample and index.
+            for index in range(sampling.n):
+                requests.append(request)
+                parameters.append(self._parameters(sampling, completion_seed(sampling.seed, prompt.sample.id, index)))
+        outputs = self.llm.generate(requests, parameters, use_tqdm=False)
+        groups: list[list[Completion]] = []
+        for number, prompt in enumerate(prompts):
+            mine = outputs[number * sampling.n : (number + 1) * sampling.n]
+            for output in mine:
+                check_prompt(prompt, output.prompt_token_ids)
+            groups.append([self._completion(output.outputs[0]) for output in mine])
+        return groups
+
+    def _request(self, prompt: Prompt) -> dict[str, Any]:
+        """Text with unexpanded placeholders, and the frames with their clock. The engine expands the placeholders itself."""
+        data: dict[str, list[Any]] = {}
+        for clip in prompt.clips:
+            if clip.kind == "image":
+                from PIL import Image
+
+                data.setdefault("image", []).append(Image.fromarray(clip.frames[0].transpose(1, 2, 0)))
+            else:
+                metadata = {**self.adapter.video_metadata(clip), "do_sample_frames": False}
+                data.setdefault("video", []).append((clip.frames.transpose(0, 2, 3, 1), metadata))
+        if not data:
+            return {"prompt_token_ids": list(prompt.token_ids)}
+        kwargs = {"do_resize": False, "do_sample_frames": False} if "video" in data else {"do_resize": False}
+        return {"prompt": prompt.text, "multi_modal_data": data, "mm_processor_kwargs": kwargs}
+
+    def _parameters(self, sampling: Sampling, seed: int) -> Any:
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+            logprobs=0,
+            stop_token_ids=list(self.adapter.stop_token_ids),
+            logit_bias={token: FORBID for token in self.adapter.forbidden_token_ids},
+            # Sampling defaults saved beside a model must not change what is drawn.
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            repetition_penalty=1.0,
+            skip_special_tokens=True,
+        )
+
+    def _completion(self, output: Any) -> Completion:
+        ids = tuple(output.token_ids)
+        return Completion(
+            token_ids=ids,
+            logprobs=tuple(entry[token].logprob for token, entry in zip(ids, output.logprobs, strict=True)),
+            text=self.adapter.decode(ids),
+            finish_reason="stop" if ids and ids[-1] in self.adapter.stop_token_ids else "length",
+            weight_version=self.weight_version,
+        )
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """The model's own loader on a fresh layout (its loaded layers were repacked), then every cache emptied."""
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": list(weights)})
+        core = self.llm.llm_engine.engine_core
+        core.reset_encoder_cache()
+        core.reset_mm_cache()
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not empty its prefix cache after a weight update: requests are still running")
+        self.llm.reset_mm_cache()
+        self.weight_version = version
+
+    def close(self) -> None:
+        core = self.llm.llm_engine.engine_core
+        core.shutdown()
+        del self.llm
+        gc.collect()
+
+
+def check_prompt(prompt: Prompt, seen: Sequence[int] | None) -> None:
+    """The engine's expanded prompt must be the trainer's, id by id. Raises PromptMismatch."""
+    found = tuple(seen or ())
+    if found == prompt.token_ids:
+        return
+    place = next((i for i, (a, b) in enumerate(zip(found, prompt.token_ids, strict=False)) if a != b), min(len(found), len(prompt.token_ids)))
+    raise PromptMismatch(
+        f"sample {prompt.sample.id}: the engine built {len(found)} prompt tokens, the trainer {len(prompt.token_ids)}; "
+        f"they first differ at token {place}. Engine and trainer would learn from different prompts: "
+        "check that both load the same processor files and supported versions (docs/engines.md)"
+    )
