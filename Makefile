@@ -1,0 +1,41 @@
+# make setup | demo | test | check | format | lock | clean. Every target sets up .venv first, once.
+PYTHON ?= python3
+# The CUDA builds where a GPU answers, else the CPU builds. Override: make STACK=cpu demo
+STACK ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
+
+INSTALLED := .venv/.installed-$(STACK)
+REQUIREMENTS := $(if $(filter cuda,$(STACK)),requirements/cuda.txt,requirements/cpu.lock)
+FOLDERS := evr1_core cli plugins templates tests bench scripts
+
+.PHONY: setup demo test test-fast check format lock clean
+.DEFAULT_GOAL := setup
+
+setup: $(INSTALLED)
+
+$(INSTALLED): $(REQUIREMENTS) pyproject.toml scripts/setup.sh $(wildcard scripts/site/*)
+	PYTHON=$(PYTHON) bash scripts/setup.sh $(STACK)
+
+demo: setup
+	.venv/bin/evr1 demo
+
+# One thread: reductions in one order, so that what has to be equal bit for bit is.
+test: setup
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest
+
+test-fast: setup
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m "not slow"
+
+check: setup
+	.venv/bin/ruff check $(FOLDERS)
+	.venv/bin/ruff format --check $(FOLDERS)
+	.venv/bin/pyright
+
+format: setup
+	.venv/bin/ruff check --fix $(FOLDERS)
+	.venv/bin/ruff format $(FOLDERS)
+
+lock: setup
+	.venv/bin/python scripts/lock.py
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
