@@ -62,11 +62,9 @@ def validate(model: type[M], data: Mapping[str, Any], where: Where = "", prefix:
         made = model.model_validate(dict(data))
     except ValidationError as error:
         raise RequestError("\n".join(_lines(error, model, data, where, prefix, also))) from None
-    faults = [
-        (key, value, "must be a number, not true or false") for key, value in _leaves(data) if isinstance(value, bool) and _counts(made, key)
-    ]
-    if faults:
-        raise RequestError("\n".join(line(_join(prefix, key), value, where, what) for key, value, what in faults))
+    truths = [(_join(prefix, key), value) for key, value in _leaves(data) if isinstance(value, bool) and _counts(made, key)]
+    if truths:
+        raise RequestError("\n".join(line(key, value, where, "must be a number, not true or false") for key, value in truths))
     return made
 
 
@@ -138,8 +136,7 @@ def _lines(error: ValidationError, model: type[BaseModel], data: Mapping, where:
     for fault in error.errors():
         key, value = _locate(fault["loc"], data, fault["type"])
         if fault["type"] == "extra_forbidden":
-            entries = [(_join(key, inner), item) for inner, item in _leaves(value)] if isinstance(value, Mapping) and value else [(key, value)]
-            for inner, item in entries:
+            for inner, item in _leaves(value, key) if isinstance(value, Mapping) and value else [(key, value)]:
                 found.setdefault(inner, (item, []))[1].append("unknown key" + did_you_mean(_join(prefix, inner), known))
         else:
             what = _what(fault)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from evr1_core.config.models import RunConfig, Section
 from evr1_core.config.yaml import Layer, read_mapping, read_value, write
 from evr1_core.errors import RequestError
-from evr1_core.validation import Where, did_you_mean, known_keys, line, submodel, validate
+from evr1_core.validation import Where, did_you_mean, known_keys, line, validate
 
 COMMAND_LINE = "command line"
 RENAMED: dict[str, str] = {}
@@ -51,9 +51,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
     return [Path(argument) for argument in arguments if not _OVERRIDE.match(argument)], overrides
 
 
-def load(
-    files: str | Path | Sequence[str | Path] = (), overrides: Sequence[str] = (), flags: Mapping[str, Any] | None = None
-) -> Loaded:
+def load(files: str | Path | Sequence[str | Path] = (), overrides: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> Loaded:
     """Read, merge and check. Raises RequestError with one line per fault.
 
     `overrides` are `dotted.key=value` with the value in YAML; `flags` maps a dotted key to a value or a `Flag`, where
@@ -98,10 +96,9 @@ def check_options(
 ) -> list[Any]:
     """As `check_algorithm_options`, for the options of any plugin at the dotted key `prefix`."""
     known = [key for model in models for key in known_keys(model, prefix)] + list(also)
-    stray = {key: value for key, value in options.items() if not any(key in model.model_fields for model in models)}
+    stray = {f"{prefix}.{key}": item for key, item in options.items() if not any(key in model.model_fields for model in models)}
     if stray:
-        lines = [line(f"{prefix}.{key}", item, where, "unknown key" + did_you_mean(f"{prefix}.{key}", known)) for key, item in stray.items()]
-        raise RequestError("\n".join(lines))
+        raise RequestError("\n".join(line(key, item, where, "unknown key" + did_you_mean(key, known)) for key, item in stray.items()))
     return [
         validate(model, {key: value for key, value in options.items() if key in model.model_fields}, where, prefix, also)
         for model in models
@@ -206,6 +203,3 @@ def _leaves(value: Any, prefix: str) -> list[tuple[str, Any]]:
     if not (isinstance(value, Mapping) and value):
         return [(prefix, value)]
     return [leaf for key, item in value.items() for leaf in _leaves(item, f"{prefix}.{key}" if prefix else str(key))]
-
-
-__all__ = ["COMMAND_LINE", "Flag", "Loaded", "check_algorithm_options", "check_options", "dump", "leaves", "load", "split_arguments", "submodel"]
