@@ -215,7 +215,9 @@ class Score:
     answer: str | None = None
     """The answer that was read, in normal form."""
     reason: str = ""
-    """Short cause code for every status but `scored`, for example `no_answer`, `timeout`."""
+    """Short cause code for every status but `scored`, for example `no_answer`, `timeout`; details follow a colon."""
+    source: Literal["tag", "whole", ""] = ""
+    """Where the answer stood: in the answer block, or in a text without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,8 @@ class RewardSection(Section):
     """Reasoning tags in the format score: required asks for a closed block, auto accepts its absence, off does not look."""
     gate: bool = False
     """Accuracy counts only when the format is not 0."""
+    max_response_chars: int = Field(400_000, gt=0)
+    """A longer response is not read: unparsed, format 0."""
     overlong: OverlongSection | None = None
     """Punish answers that come close to their longest allowed length; null does not."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)

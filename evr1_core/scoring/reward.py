@@ -1,0 +1,84 @@
+"""What the author of a reward writes against: the answer, the protocol, and the three ways not to give a number.
+
+The smallest reward is a function:
+
+    def score(sample: Sample, answer: Answer) -> float:
+        return float(answer.text == sample.answer)
+
+A class adds options, a check of the gold answer and a strict form; see `Reward`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from evr1_core.types import Sample, Score
+
+
+class ScoringStop(Exception):
+    """Base of the three ways in which a reward ends without a number. `cause` is a short code for people and counters."""
+
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
+        super().__init__(cause)
+
+
+class Unparsed(ScoringStop):
+    """No answer can be read from the text: counts as wrong, and is counted apart. For example `no_label`, `ambiguous`."""
+
+
+class InvalidGold(ScoringStop):
+    """The row's own answer, options or scoring settings are faulty. For example `missing`, `no_such_option`."""
+
+
+class ScoringFailed(ScoringStop):
+    """The scorer could not finish: no number is invented. For example `too_expensive`, `judge_unavailable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The one answer that was extracted from a response. Rewards never see the response itself."""
+
+    content: str
+    """The answer as it was written, with its white space; code needs it."""
+    source: Literal["tag", "whole"] = "tag"
+    """`tag`: the content of the answer block. `whole`: there was no block, this is the whole visible text."""
+
+    @property
+    def text(self) -> str:
+        """The content without white space at its ends."""
+        return self.content.strip()
+
+    def read(self, limit: int) -> str:
+        """The text, where a task reads at most `limit` characters.
+
+        A longer block is `Unparsed("too_long")`; of a longer text without a block the last `limit` characters are read.
+        """
+        text = self.text
+        if len(text) <= limit:
+            return text
+        if self.source == "tag":
+            raise Unparsed("too_long")
+        return text[-limit:]
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """How answers of a problem type are scored. Everything but the call is optional.
+
+    An instance is made as `cls(options)` with the options of the row (`cls()` if the spec names no options model), is
+    used for many rows and keeps no state between them. It may have two more methods:
+
+    `check(sample) -> None` raises `InvalidGold` when the row is faulty; it runs before the answer is looked at, and for
+    every row before training.
+    `is_strict(sample, content: str) -> bool` tells whether the stripped content of the answer block is exactly what the
+    prompt asked for. Without it any non-blank content is.
+    """
+
+    def __call__(self, sample: Sample, answer: Answer) -> Score | float:
+        """The accuracy in [0, 1], or a Score that also carries `parts` and the `answer` that was read.
+
+        Raises `Unparsed`, `InvalidGold` or `ScoringFailed`. Any other exception is counted as a crash of the scorer.
+        """
+        ...

@@ -1,0 +1,215 @@
+"""Reading an answer that a person might have written: boxes, wrappings, announcements, normal forms.
+
+Helpers that rewards share. Model output is hostile input: every function is linear in the length of the text, uses no
+nested quantifier, and never evaluates what it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+_STYLES = "text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|texttt|operatorname|emph"
+_BRACE = re.compile(r"\\(?:boxed|fbox) ?\{|\\[{}\\]|[{}]")
+_STYLE_OPEN = re.compile(rf"\\(?:{_STYLES}) ?\{{")
+_STYLE_INNERMOST = re.compile(rf"\\(?:{_STYLES}) ?\{{([^{{}}]*+)\}}")
+_FENCE_INFO = re.compile(r"[ \t]*[\w+.#-]*[ \t]*\n")
+_WRAPPINGS = (
+    ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_"),
+    ("`", "`"), ('"', '"'), ("'", "'"), ("‘", "’"), ("“", "”"),
+)  # fmt: skip
+_MARKUP = re.compile(r"[*`$]|__|\\[()\[\]]")
+_STRAIGHT = str.maketrans({"‘": "'", "’": "'", "‚": "'", "‛": "'", "′": "'", "“": '"', "”": '"', "„": '"', "‟": '"', "″": '"'})
+_NORM_ENDS = " .,;:!?\"'*`。，"
+_VISIBLE = re.compile(r"\S")
+_COMMA_BEFORE_END = re.compile(r",(?=\s{0,64}[\]}])")
+_SENTENCE_END = re.compile(r"[.!?。](?=\s|\Z)")
+
+HEAD_REGION = 300
+"""Characters that an announcement reaches."""
+_HEADS = re.compile(
+    r"\b(?:answers?|options?|choices?)(?:\s{1,8}to\s{1,8}(?:the|this|that)\s{1,8}question)?\s{1,8}"
+    r"(?:is|are|was|were|(?:would|should|must|will)\s{1,8}be)\b(?:\s{0,8}[:：])?"
+    r"|\b(?:answers?|option|choice|antwort|r[eé]ponse|respuesta|risposta|resposta|ответ)\s{0,8}[:：=]"
+    r"|\b(?:i|we)(?:\s{1,8}(?:would|will)|['’](?:d|ll))?\s{1,8}(?:choose|select|pick|go\s{1,8}with|chose|picked|selected)\b"
+    r"|答案?(?:应该是|应为|是|为|為)(?:\s{0,8}[:：])?"
+    r"|(?:答案|答え|答|정답|답)\s{0,8}[:：]"
+    r"|(?:应该?)?选择?(?=[A-Za-z])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A place that announces the answer."""
+
+    kind: str
+    """`box`, `head`, or a name that a task gives to its own kind."""
+    start: int
+    text: str
+    """The content of the box, or the region of the head: what stands behind it."""
+
+
+def boxes(text: str) -> list[Event]:
+    """Complete `\\boxed{...}` and `\\fbox{...}`, outermost ones, in one pass with a stack of braces."""
+    stack: list[tuple[int, int] | None] = []
+    found: list[Event] = []
+    for match in _BRACE.finditer(text):
+        token = match[0]
+        if token == "{":
+            stack.append(None)
+        elif token == "}":
+            opened = stack.pop() if stack else None
+            if opened:
+                start, inside = opened
+                while found and found[-1].start > start:
+                    found.pop()
+                found.append(Event("box", start, text[inside : match.start()]))
+        elif len(token) > 2:
+            stack.append((match.start(), match.end()))
+    return found
+
+
+def unwrap(text: str) -> str:
+    """Take off what encloses the whole text: a code fence, math signs, bold, quotes, a box, a text command; up to 8 layers."""
+    for _ in range(8):
+        before, text = text, text.strip()
+        text = _inside_fence(text)
+        text = _inside_wrapping(text)
+        text = _inside_box(text)
+        text = _inside_style(text)
+        if text == before:
+            break
+    return text.strip()
+
+
+def plain(text: str) -> str:
+    """`unwrap`, then all markup deleted. For labels and yes/no only: it would damage code and formulas."""
+    return _MARKUP.sub("", _STYLE_INNERMOST.sub(r"\1", unwrap(text))).strip()
+
+
+def norm(text: str) -> str:
+    """Normal form for comparing two texts: Unicode form, quotes, case, white space, and punctuation at the ends."""
+    folded = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).casefold()
+    return " ".join(folded.split()).strip(_NORM_ENDS)
+
+
+def sentence(text: str) -> str:
+    """The first sentence, without its final point."""
+    end = _SENTENCE_END.search(text)
+    return text[: end.start()] if end else text
+
+
+def heads(text: str) -> list[Event]:
+    """Announcements such as "the answer is", each with its region: the rest of its line, or else the next line with text.
+
+    A head whose region begins with a box is left out, as the box is an event of its own.
+    """
+    starts = {box.start for box in boxes(text)}
+    found = []
+    for match in _HEADS.finditer(text):
+        start, end = _region(text, match.end())
+        first = start + len(text[start:end]) - len(text[start:end].lstrip())
+        if first not in starts:
+            found.append(Event("head", match.start(), text[start:end]))
+    return found
+
+
+def events(text: str, *more: Event) -> list[Event]:
+    """Boxes, heads and the events of a task, the last one first."""
+    return sorted((*boxes(text), *heads(text), *more), key=lambda event: event.start, reverse=True)
+
+
+def parse_json(text: str) -> Any:
+    """A value written as strict JSON, as JSON with commas before a closing bracket, or as a Python literal.
+
+    Raises ValueError. Nothing is evaluated; nesting is at most 32; NaN, Infinity and numbers that overflow are refused.
+    """
+    if _depth(text) > 32:
+        raise ValueError("nested deeper than 32")
+    for candidate in (text, _COMMA_BEFORE_END.sub("", text)):
+        try:
+            return json.loads(candidate, parse_constant=_refuse, parse_float=_finite)
+        except (ValueError, RecursionError):
+            continue  # the next way of reading it
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as fault:  # how literal_eval refuses, beside ValueError
+        raise ValueError(f"not a literal: {type(fault).__name__}") from fault
+
+
+def _region(text: str, start: int) -> tuple[int, int]:
+    end = text.find("\n", start, start + HEAD_REGION)
+    end = end if end >= 0 else min(start + HEAD_REGION, len(text))
+    if text[start:end].strip():
+        return start, end
+    after = _VISIBLE.search(text, start)
+    if not after:
+        return len(text), len(text)
+    start = after.start()
+    end = text.find("\n", start, start + HEAD_REGION)
+    return start, end if end >= 0 else min(start + HEAD_REGION, len(text))
+
+
+def _inside_fence(text: str) -> str:
+    if len(text) < 6 or not text.startswith("```") or not text.endswith("```") or "```" in text[3:-3]:
+        return text
+    inside = text[3:-3]
+    info = _FENCE_INFO.match(inside)
+    return inside[info.end() :].strip() if info else inside.strip()
+
+
+def _inside_wrapping(text: str) -> str:
+    for left, right in _WRAPPINGS:
+        if len(text) >= len(left) + len(right) and text.startswith(left) and text.endswith(right):
+            inside = text[len(left) : len(text) - len(right)]
+            if left not in inside and right not in inside:
+                return inside.strip()
+    return text
+
+
+def _inside_box(text: str) -> str:
+    if not text.startswith(("\\boxed", "\\fbox")) or not text.endswith("}"):
+        return text
+    found = boxes(text)
+    if len(found) == 1 and found[0].start == 0 and text.index("{") + len(found[0].text) + 2 == len(text):
+        return found[0].text.strip()
+    return text
+
+
+def _inside_style(text: str) -> str:
+    opened = _STYLE_OPEN.match(text)
+    if not opened or not text.endswith("}"):
+        return text
+    depth = 1
+    for match in _BRACE.finditer(text, opened.end()):
+        if match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[opened.end() : match.start()].strip() if match.end() == len(text) else text
+        elif match[0] == "{" or len(match[0]) > 2:
+            depth += 1
+    return text
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for match in re.finditer(r"[\[{(\]})]", text):
+        depth = depth + 1 if match[0] in "[{(" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{number} overflows")
+    return value
