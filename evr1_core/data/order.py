@@ -69,8 +69,8 @@ class DataOrder:
         """Go on after the batches that were drawn. Raises RequestError when data, seed, shuffle or batch size differ."""
         if state["data_hash"] != self.data_hash:
             raise RequestError(
-                f"the checkpoint was made with other data (hash {state['data_hash'][:12]}, now {self.data_hash[:12]}): give the same files, "
-                "limit and exclusions, or start a new run from its weights"
+                f"the checkpoint was made with other data (hash {state['data_hash'][:12]}, now {self.data_hash[:12]}): "
+                "give the same files, limit and exclusions, or start a new run from its weights"
             )
         for name in ("seed", "shuffle", "batch_size"):
             if state[name] != getattr(self, name):

@@ -173,13 +173,16 @@ def _record(value: Any, path: Path, number: int, line: int | None, absent_inside
         return Record({key: _clean(item, absent_inside) for key, item in value.items()}, path, number, line)
     except UnicodeEncodeError:
         return Record({}, path, number, line, fault="holds half of a surrogate pair, which is no Unicode text")
+    except ValueError as error:
+        return Record({}, path, number, line, fault=str(error))
 
 
 def _clean(value: Any, absent_inside: bool) -> Any:
     """NaN becomes None; with `absent_inside`, None inside an object goes, since Parquet gives every struct all names."""
     if isinstance(value, str):
-        if not value.isascii():
-            value.encode()
+        value.encode()
+        if "\0" in value:
+            raise ValueError("holds a NUL character")
         return value
     if isinstance(value, float):
         return None if math.isnan(value) else value

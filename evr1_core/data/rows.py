@@ -156,8 +156,6 @@ class _Reader:
         problem = _text(values, PROBLEM)
         if not problem.strip():
             raise FieldFault("problem", "empty_problem", "is empty" if _first(values, PROBLEM) else _absent("problem", PROBLEM, values))
-        if "\0" in problem:
-            raise FieldFault("problem", "bad_type", "holds a NUL character")
         answer_key = _first(values, ANSWER)
         answer = values[answer_key] if answer_key else None
         if answer is None or isinstance(answer, str) and not answer.strip():
