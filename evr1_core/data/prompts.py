@@ -23,8 +23,9 @@ from evr1_core.errors import MediaError, RequestError
 from evr1_core.types import Budget, Clip, Exclusion, MediaRef, PatchFactors, Prompt, Sample
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from evr1_core.media.plan import Plan
-    from evr1_core.policy.adapter import ModelAdapter
 
 _PLACE = re.compile("\0([0-9]+)\0")
 _templates = Templates()
@@ -34,6 +35,19 @@ class Store(Protocol):
     """What the builder asks of `evr1_core.media.store.MediaStore`."""
 
     def load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip: ...
+
+
+class Adapter(Protocol):
+    """What the builder asks of a model family; `evr1_core.policy.ModelAdapter` says what each does."""
+
+    factors: PatchFactors
+    special_texts: frozenset[str]
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]: ...
+
+    def encode(self, text: str, clips: Sequence[Clip]) -> tuple[tuple[int, ...], dict[str, Tensor]]: ...
+
+    def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int: ...
 
 
 class PromptFault(RequestError):
@@ -90,7 +104,7 @@ class PromptBuilder:
 
     def __init__(
         self,
-        adapter: ModelAdapter,
+        adapter: Adapter,
         store: Store,
         budget: Budget,
         template: str | None = None,
