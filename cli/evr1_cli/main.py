@@ -1,0 +1,103 @@
+"""The `evr1` program: which commands there are, and how one is started.
+
+To add a command, write `evr1_cli/<name>.py` and give it one line in COMMANDS below. The file holds either
+
+    def command(config: Annotated[Path, typer.Argument(help="...")], ...) -> None:   # `evr1 <name>`
+
+or, for a command with subcommands, `app = group()` (from evr1_cli.group) with `@app.command("list")` functions. At its
+top a command file imports the standard library, typer and evr1_core.errors only; everything else in the bodies.
+Raise an Evr1Error for what the user has to know: `main` prints its message and exits with its code.
+
+Only the file of the command that was asked for is imported; the others take part by their line in the table. So the
+time to start doesn't grow with the number of commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+COMMANDS = {
+    "algorithms": "Algorithms: list them.",
+    "benchmarks": "Benchmarks: list them.",
+    "models": "Model families and their presets: list them.",
+    "plugins": "Plugins: list them, show one.",
+    "rewards": "Rewards: list them.",
+}
+"""Built-in commands: name -> one line of help. The module is `evr1_cli.<name>`, dashes as underscores."""
+
+HELP = "Post-train vision-language models on video with reinforcement learning, and measure them."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 the work failed, 2 the request is wrong."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if args[:1] == ["--version"]:
+        print(f"evr1 {_version()}")
+        return 0
+    from evr1_core.errors import Evr1Error
+
+    try:
+        return program(args)(args=args, prog_name="evr1", standalone_mode=True) or 0
+    except Evr1Error as error:
+        if os.environ.get("EVR1_DEBUG") == "1":
+            raise
+        print(f"evr1: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def program(args: Sequence[str]) -> Any:
+    """The typer program for these arguments: the command that they name in full, every other one by its help line."""
+    from evr1_cli.group import group
+
+    wanted = next((arg for arg in args if not arg.startswith("-")), None)
+    complete = "_EVR1_COMPLETE" in os.environ  # the shell asks for completions: it may be about any command
+    app = group(HELP, add_completion=True, epilog="`evr1 --version` prints the version.")
+    for name, summary in COMMANDS.items():
+        _attach(app, name, summary, _built_in(name) if complete or name == wanted else _placeholder)
+    if wanted not in COMMANDS:
+        for name, (summary, load) in _plugin_commands().items():
+            _attach(app, name, summary, load() if complete or name == wanted else _placeholder)
+    return app
+
+
+def _attach(app: Any, name: str, summary: str, command: Any) -> None:
+    import typer
+
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, help=summary)
+    else:
+        app.command(name, help=command.__doc__ or summary, short_help=summary)(command)
+
+
+def _built_in(name: str) -> Any:
+    module = importlib.import_module(f"evr1_cli.{name.replace('-', '_')}")
+    return getattr(module, "app", None) or module.command
+
+
+def _plugin_commands() -> Mapping[str, tuple[str, Callable[[], Any]]]:
+    """Commands that plugins add: name -> (summary, loader)."""
+    return {}
+
+
+def _placeholder() -> None:
+    raise AssertionError("only the command that was asked for runs")
+
+
+_placeholder.__doc__ = None
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("evr1")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
