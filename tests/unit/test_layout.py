@@ -22,7 +22,7 @@ PLUGINS = [name for name, folder in PACKAGES.items() if folder.parent.parent.nam
 # Each part of the core may import from its own row and the rows above it.
 LAYERS = [
     {"types", "specs", "errors", "validation"},
-    {"hookspecs", "plugins"},
+    {"hookspecs", "discovery", "plugins"},
     {"config"},
     {"media"},
     {"data"},
