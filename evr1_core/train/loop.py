@@ -39,6 +39,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     for step in range(start + 1, last + 1):
         with run.record.step(step) as record:
             learned = train_step(run, record, step, first=step == start + 1)
+        last = step if run.exhausted else last
         idle = 0 if learned else idle + 1
         if idle >= PATIENCE:
             run.save(step)
@@ -47,6 +48,9 @@ def fit(run: Run, validate: Validate | None = None) -> None:
             run.record.validation(step, validate(run, step))
         if step == last or (run.config.train.save_every and step % run.config.train.save_every == 0):
             run.save(step)
+        if run.exhausted:
+            run.record.note(f"the data is used up after step {step}: dynamic sampling drew more than one batch for some steps")
+            break
 
 
 def train_step(run: Run, record: StepRecord, step: int, first: bool = False) -> bool:
@@ -73,7 +77,10 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     seen: list[Group] = []
     tries = 0
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
-        samples = run.order.next()
+        samples = next(run.order, None)
+        if samples is None:
+            run.exhausted = True
+            break
         with record.time("prompts"):
             prompts, excluded = run.builder.build_batch(samples)
         record.exclude(excluded)

@@ -48,6 +48,8 @@ class Run:
     total_steps: int
     last_explanation: str = field(default="")
     """Why the last step had nothing to learn from."""
+    exhausted: bool = False
+    """The epochs' data is drawn."""
 
     def save(self, step: int) -> Path:
         """A checkpoint from which `restore` goes on bit for bit."""
@@ -137,12 +139,9 @@ def open_data(config: RunConfig) -> tuple[list[Sample], DataOrder]:
 
 
 def total_steps(config: RunConfig, order: DataOrder) -> int:
-    """Steps of the run: `train.steps`, or as many full batches as the epochs give."""
-    total = config.train.steps if config.train.steps is not None else order.steps_total()
-    if total < 1:
-        raise RequestError(
-            f"{len(order.samples)} rows don't fill one batch of {config.train.batch_size}: lower train.batch_size or give train.steps"
-        )
+    """Steps of the run: `train.steps`, or as many batches as the epochs give."""
+    total = config.train.steps or order.steps_total()
+    assert total is not None
     return total
 
 
