@@ -27,10 +27,11 @@ SPECIAL_TOKENS = (
 TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
 """One token each, and part of the text."""
 
-DEFAULT_WORDS = (
-    "system user assistant question options answer video image what which who how many where when is are the a an of in to and or "
-    "first last before after left right up down yes no red green blue yellow white black circle square shape seconds"
-).split()
+_WORDS = """
+    system user assistant question options answer video image what which who how many where when is are the a an of in to and or
+    first last before after left right up down yes no red green blue yellow white black circle square shape seconds
+"""
+DEFAULT_WORDS = tuple(_WORDS.split())
 
 PRETOKENIZER = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]|\s"
 """Words with their leading blank; single digits, marks and blanks."""
@@ -127,7 +128,9 @@ def make_tiny_qwen3_vl(
     return directory
 
 
-def _sizes(ids: dict[str, int], hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, positions: int, std: float) -> dict[str, Any]:
+def _sizes(
+    ids: dict[str, int], hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, positions: int, std: float
+) -> dict[str, Any]:
     rounded = -(-len(ids) // 64) * 64
     return {
         "text_config": {
