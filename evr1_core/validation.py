@@ -62,9 +62,9 @@ def validate(model: type[M], data: Mapping[str, Any], where: Where = "", prefix:
         made = model.model_validate(dict(data))
     except ValidationError as error:
         raise RequestError("\n".join(_lines(error, model, data, where, prefix, also))) from None
-    truths = [(_join(prefix, key), value) for key, value in _leaves(data) if isinstance(value, bool) and _counts(made, key)]
+    truths = [_join(prefix, key) for key, value in _leaves(data) if _true_as_one(value, _at(made, key))]
     if truths:
-        raise RequestError("\n".join(line(key, value, where, "must be a number, not true or false") for key, value in truths))
+        raise RequestError("\n".join(f"{key}{_origin(where, key)}: must be a number, not true or false" for key in truths))
     return made
 
 
@@ -190,11 +190,17 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _counts(made: Any, key: str) -> bool:
-    """Whether the model holds a number at this key: pydantic reads true as 1, which nobody means."""
+def _at(made: Any, key: str) -> Any:
     for part in key.split("."):
         made = made.get(part) if isinstance(made, Mapping) else getattr(made, part, None)
-    return isinstance(made, (int, float)) and not isinstance(made, bool)
+    return made
+
+
+def _true_as_one(given: Any, made: Any) -> bool:
+    """Whether true or false became a number, as pydantic has it: nobody means that."""
+    if isinstance(given, (list, tuple)) and isinstance(made, (list, tuple)):
+        return any(map(_true_as_one, given, made))
+    return isinstance(given, bool) and isinstance(made, (int, float)) and not isinstance(made, bool)
 
 
 def _origin(where: Where, key: str, data: Mapping | None = None, inner: str = "") -> str:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Show configurations.", no_args_is_help=True, rich_markup_mode=None)
+from evr1_cli.group import group
+
+app = group("Show configurations.")
 
 
 @app.callback()

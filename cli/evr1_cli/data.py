@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evr1_cli.group import group
+
 if TYPE_CHECKING:
     from evr1_core.data.rows import Rows
     from evr1_core.types import Sample
 
-app = typer.Typer(help="Check and show data.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Check and show data.")
+
+_MOST = 20
+"""Lines of one table; --json has them all."""
 
 MediaRoot = Annotated[Path | None, typer.Option(help="Folder that relative media paths start from; else the data file's own.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
-
-
-@app.callback()
-def _group() -> None:
-    """Check and show data."""
 
 
 @app.command()
@@ -80,13 +80,11 @@ def show(
 
 
 def _read(files: list[Path], media_root: Path | None, limit: int | None, media: bool) -> Rows:
-    from evr1_core.plugins import catalogue
 
     from evr1_core.data.rows import read_samples
-    from evr1_core.specs import RewardSpec
+    from evr1_core.plugins import serves
 
-    known = {name for spec in catalogue().specs(RewardSpec) for name in spec.problem_types}
-    return read_samples(files, media_root, "exclude", limit, known, check_media=media)
+    return read_samples(files, media_root, "exclude", limit, serves, check_media=media)
 
 
 def _find(rows: Rows, data: Path, row: str) -> Sample:
@@ -127,8 +125,10 @@ def _print_report(rows: Rows, counts: dict[str, dict[str, Any]]) -> None:
         filled = {name: count for name, count in table.items() if count}
         if filled:
             typer.echo(title.replace("_", " "))
-            for name, count in filled.items():
+            for name, count in list(filled.items())[:_MOST]:
                 typer.echo(f"  {count:>8}  {name}")
+            if len(filled) > _MOST:
+                typer.echo(f"  {sum(list(filled.values())[_MOST:]):>8}  in {len(filled) - _MOST} others")
     reasons = Counter(exclusion.reason for exclusion in rows.exclusions)
     bad = f", {len(rows.exclusions)} bad ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})" if reasons else ""
     typer.echo(f"{len(rows.samples) + len(rows.exclusions)} rows: {len(rows.samples)} good{bad}")

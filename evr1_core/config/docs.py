@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+import types
+import typing
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -60,9 +63,34 @@ def _default(field: Any) -> Any:
 
 
 def _type(annotation: Any) -> str:
-    inner = submodel(annotation)
-    text = "section" if inner is not None else getattr(annotation, "__name__", "") if isinstance(annotation, type) else str(annotation)
-    text = text if inner is None else "section, or null"
-    for old, new in (("typing.", ""), ("pathlib.", ""), ("NoneType", "null"), ("None", "null"), (", ...", ", …"), ("Any", "any value")):
-        text = text.replace(old, new)
-    return text.replace("Literal[", "one of [").replace("str", "text").replace(" | ", " or ")
+    """A type in words: `whole number or null`, `one of auto, cpu, cuda`, `list of path`."""
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if submodel(annotation) is not None:
+        return "section or null"
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(str, inside))}"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_type, inside))
+    if origin is tuple:
+        return f"list of {_type(inside[0])}" if inside[-1] is Ellipsis else f"list of {len(inside)} {_type(inside[0])}s"
+    if origin is dict:
+        return f"map of {_type(inside[0])} to {_type(inside[1])}"
+    return str(annotation)
+
+
+_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", Any: "any value", types.NoneType: "null"}
+
+START, END = "<!-- made from evr1_core/config/models.py -->", "<!-- end -->"
+
+
+def page(text: str) -> str:
+    """The documentation page with its reference section made anew between the two marks."""
+    before, _, rest = text.partition(START)
+    return f"{before}{START}\n\n{reference()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    target = Path("docs/config.md")
+    target.write_text(page(target.read_text(encoding="utf-8")), encoding="utf-8")

@@ -91,7 +91,10 @@ def _value(node: Any, name: str, origins: dict[str, str], prefix: str, above: tu
         _known_tag(node, {"seq"}, name)
         return [_value(item, name, {}, "", above) for item in node.value]
     _known_tag(node, _PLAIN_TAGS, name)
-    return _scalar(node)
+    try:
+        return _scalar(node)
+    except UnicodeError:
+        raise RequestError(f"{name}:{_row(node)}: holds half of a surrogate pair, which is no text") from None
 
 
 def _mapping(node: MappingNode, name: str, origins: dict[str, str], prefix: str, above: tuple[int, ...]) -> dict[str, Any]:
@@ -113,6 +116,8 @@ def _mapping(node: MappingNode, name: str, origins: dict[str, str], prefix: str,
 
 def _scalar(node: ScalarNode) -> Any:
     text = node.value
+    if any("\ud800" <= character <= "\udfff" for character in text):  # JSON writes one character as two \u escapes
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16")
     if node.style in ("'", '"', "|", ">") or str(node.tag).endswith(":str"):
         return text
     if _NULL.fullmatch(text):

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _LABEL = re.compile(
-    r"\s*(?:(?:option|choice|sentence|caption|answer|letter)\s+)?"
-    r"(?:\((?P<round>[A-Za-z]|[1-9][0-9]?)\)|\[(?P<square>[A-Za-z]|[1-9][0-9]?)\]"
-    r"|(?P<bare>[A-Za-z]|[1-9][0-9]?(?![.:：．][0-9]))[.:：)\]、．])"  # 1.5 and 1:30 are values, not labels
-    r"\s*(?P<text>.*)",
+    r"\s*(?:(?:option|choice|sentence|caption|answer|letter)s?\b\s{0,4})?"
+    r"(?:\((?P<round>[A-Za-z]|[1-9]\d?)\)|\[(?P<square>[A-Za-z]|[1-9]\d?)\]"
+    r"|(?P<bare>[A-Za-z]|[1-9]\d?)[.:：)\]、．](?!(?<=\d.)\d))"  # 1.5 and 1:30 are values, not labels
+    r"\s*(?P<text>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _PRINTED_LIMIT = 200_000

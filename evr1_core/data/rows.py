@@ -12,7 +12,6 @@ Every other column is kept in `Sample.extra`.
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,8 @@ from evr1_core.data.media_fields import COLUMNS, EXTRA_COLUMNS, FieldFault, in_o
 from evr1_core.data.options import read_options, read_printed
 from evr1_core.data.records import Record, read_records
 from evr1_core.errors import RequestError, nearest
+from evr1_core.plugins import catalogue, normal_problem_type
+from evr1_core.specs import RewardSpec
 from evr1_core.types import Exclusion, MediaRef, Sample
 
 PROBLEM = ("problem", "question", "prompt")
@@ -37,11 +38,6 @@ HIDDEN = frozenset((*ANSWER, *OFFLINE, "has_offline_trajectory"))
 _MAX_FAULTS = 20
 _TAKEN = {*EXTRA_COLUMNS, *OFFLINE, *COLUMNS["image"], *COLUMNS["video"], "has_offline_trajectory", "scoring", "problem_type"}
 _NAMES = {*_TAKEN, *PROBLEM, *ANSWER, *ID, *OPTIONS, *SOURCE}
-
-
-def normal_problem_type(text: str) -> str:  # stands in for evr1_core.plugins.normal_problem_type
-    return re.sub(r"[\s_/-]+", "-", text.strip().lower())
-
 
 KnownType = Callable[[str], bool] | Collection[str] | None
 
@@ -182,8 +178,8 @@ class _Reader:
             raise FieldFault("problem_type", "missing_problem_type", "is missing: it says how the answer is scored")
         known = self.known
         if known is not None and not (known(name) if callable(known) else name in known):
-            hint = "; `evr1 rewards list` shows the known ones" if callable(known) else nearest(name, known)
-            raise FieldFault("problem_type", "unknown_problem_type", f"unknown type {name!r}{hint}")
+            names = [key for spec in catalogue().specs(RewardSpec) for key in spec.problem_types] if callable(known) else known
+            raise FieldFault("problem_type", "unknown_problem_type", f"no reward serves {name!r}{nearest(name, names)}")
         return name
 
     def _exist(self, media: Iterable[MediaRef]) -> None:
