@@ -19,7 +19,7 @@ MAX_RESPONSE_CHARS = 400_000
 END_OF_TURN = ("<|im_end|>", "<|endoftext|>")
 """Strings that end a turn in every tokenizer we know of; a model adapter may add its own."""
 
-_TAG = re.compile(r"<[ \t]{0,4}(/?)[ \t]{0,4}(think|thinking|thought|reasoning|answer)[ \t]{0,4}>", re.IGNORECASE | re.ASCII)
+_TAG = re.compile(r"<[ \t]{0,4}(?:(/)[ \t]{0,4})?(think|thinking|thought|reasoning|answer)[ \t]{0,4}>", re.IGNORECASE | re.ASCII)
 _SPECIAL_TOKEN = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _REMOVED = dict.fromkeys(map(ord, "\0\ufeff\u200b\u2060"))
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -13,7 +13,8 @@ from numbers import Real
 from typing import Any
 
 from evr1_core.config.models import RewardSection
-from evr1_core.plugins import build, catalogue, normal_problem_type, reward_for
+from evr1_core.errors import RequestError
+from evr1_core.plugins import build, reward_for, serves
 from evr1_core.scoring.extract import Extracted, extract, format_score, unwrap_gold
 from evr1_core.scoring.reward import Answer, InvalidGold, ScoringFailed, ScoringStop, Unparsed
 from evr1_core.specs import RewardSpec
@@ -51,14 +52,6 @@ def evaluation_accuracy(score: Score) -> float | None:
     return score.accuracy if score.status in ("scored", "unparsed") else None
 
 
-def known_problem_type(problem_type: str, use: dict[str, str] | None = None) -> bool:
-    """Whether some reward serves this problem type, in any spelling. Data is checked with it when it is loaded."""
-    name = normal_problem_type(problem_type)
-    if name in map(normal_problem_type, use or {}):
-        return True
-    return any(name in spec.problem_types for spec in catalogue().specs(RewardSpec))
-
-
 class Scorer:
     """Scores in this process, without time limit; see `ScoringPool` for hostile input."""
 
@@ -66,11 +59,12 @@ class Scorer:
         """`eos`: further end-of-turn strings of the model's tokenizer."""
         self.section = section
         self.eos = tuple(eos)
+        self._specs: dict[str, RewardSpec | None] = {}
         self._rewards: dict[str, Callable[[Sample, Answer], Any]] = {}
 
     def prepare(self, sample: Sample) -> None:
         """Import and build the reward of this row, so that the time it takes is not counted as scoring."""
-        if known_problem_type(sample.problem_type, self.section.use):
+        if self._spec(sample.problem_type):
             self._reward(sample)
 
     def check(self, sample: Sample) -> str:
@@ -113,7 +107,7 @@ class Scorer:
 
     def _gold(self, sample: Sample) -> tuple[Sample, str, Callable[[Sample, Answer], Any] | None]:
         """(sample with its gold answer unwrapped, cause of a fault or "", reward)."""
-        if not known_problem_type(sample.problem_type, self.section.use):
+        if not self._spec(sample.problem_type):
             return sample, "unknown_problem_type", None
         reward = self._reward(sample)
         if isinstance(sample.answer, str):
@@ -128,15 +122,27 @@ class Scorer:
                 return sample, f"gold_{_crash(fault)}", reward
         return sample, "", reward
 
+    def _spec(self, problem_type: str) -> RewardSpec | None:
+        if problem_type not in self._specs:
+            use = self.section.use
+            self._specs[problem_type] = reward_for(problem_type, use) if serves(problem_type, use) else None
+        return self._specs[problem_type]
+
     def _reward(self, sample: Sample) -> Callable[[Sample, Answer], Any]:
         """The reward with the options of the run and of this row; one instance per distinct set of options."""
-        spec = reward_for(sample.problem_type, self.section.use)
+        spec = self._spec(sample.problem_type)
+        assert spec is not None
         options = {**self.section.options.get(spec.name, {}), **sample.scoring}
         key = f"{spec.name} {sorted(options.items(), key=lambda item: item[0])!r}"
         if key not in self._rewards:
             if len(self._rewards) >= 256:  # options that differ in every row must not fill the memory
                 self._rewards.clear()
-            self._rewards[key] = build(spec, options)
+            try:
+                self._rewards[key] = build(spec, options)
+            except RequestError as fault:
+                if sample.scoring:
+                    raise RequestError(f"sample {sample.id!r}, column scoring: {fault}") from fault
+                raise
         return self._rewards[key]
 
     def _outcome(self, sample: Sample, extracted: Extracted, reward: Callable[[Sample, Answer], Any]) -> tuple[Score, bool]:
@@ -205,6 +211,5 @@ __all__ = [
     "Unparsed",
     "cause",
     "evaluation_accuracy",
-    "known_problem_type",
     "training_value",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ def parse_json(text: str) -> Any:
         except (ValueError, RecursionError):
             continue  # the next way of reading it
     try:
-        return ast.literal_eval(text.strip())
+        return _json_value(ast.literal_eval(text.strip()))
     except (SyntaxError, TypeError, MemoryError, RecursionError) as fault:  # how literal_eval refuses, beside ValueError
         raise ValueError(f"not a literal: {type(fault).__name__}") from fault
 
@@ -204,12 +205,23 @@ def _depth(text: str) -> int:
     return deepest
 
 
+def _json_value(value: Any) -> Any:
+    """A Python literal as the JSON value that it means: tuples are lists, keys are text."""
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(item) for item in value]
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"{type(value).__name__} {str(value)[:40]} has no place in JSON")
+
+
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not a number")
 
 
 def _finite(number: str) -> float:
     value = float(number)
-    if value in (float("inf"), float("-inf")):
+    if not math.isfinite(value):
         raise ValueError(f"{number} overflows")
     return value

@@ -122,8 +122,15 @@ class ChoiceReader:
             return frozenset(letters)
         if found := self.choices.with_text(text) or self.label_and_own_text(text):
             return found
-        named = [self._part(part) for part in _SEPARATORS.split(_LIST_WORD.sub("", text, count=1)) if part.strip()]
-        return frozenset().union(*named) if all(named) else NO_LABELS
+        word = _LIST_WORD.match(text)
+        named = NO_LABELS
+        for part in _SEPARATORS.split(text[word.end() :] if word else text):
+            if part.strip():
+                labels = self._part(part)
+                if not labels:
+                    return NO_LABELS
+                named |= labels
+        return named
 
     # one text -> the labels it names, or nothing
 
@@ -242,11 +249,11 @@ class ChoiceReader:
         for event in sorted((*boxes(text), *heads(text)), key=lambda event: event.start, reverse=True):
             if event.text in fruitless:
                 continue
-            inside = plain(event.text)
+            inside = plain(event.text) if event.kind == "box" else event.text.strip()
             found = self.as_set(inside)
             if not found and event.kind == "head":
-                marked = self._marked(inside)
-                found = marked if len(marked) > 1 else self.as_set(sentence(inside))
+                marked, first = self._marked(inside), sentence(inside)
+                found = marked if len(marked) > 1 else self.as_set(first) if first != inside else NO_LABELS
             if found:
                 return found
             fruitless.add(event.text)

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from evr1_core.scoring.reward import Answer
+from evr1_core.plugins import normal_problem_type
+from evr1_core.scoring import Answer
 from evr1_core.types import Sample, Score
 from evr1_rewards.choice_answer import ChoiceReader
 from evr1_rewards.choices import Gold, choices_of, read_gold
@@ -41,6 +42,8 @@ class MultipleChoice:
     def is_strict(self, sample: Sample, content: str) -> bool:
         """A whole label, or a label with exactly its option's text; in multi-select rows a list of labels."""
         reader, gold = self._row(sample)
+        if len(content) > READ_CHARS:
+            return False
         if gold.multi:
             return bool(reader.as_set(content))
         return reader.whole_label(content) is not None or bool(reader.label_and_own_text(content))
@@ -60,10 +63,6 @@ class MultipleChoice:
 
     def _row(self, sample: Sample) -> tuple[ChoiceReader, Gold]:
         reader = ChoiceReader(choices_of(sample.options, sample.problem))
-        multi = self.options.multi_select or _normal(sample.problem_type) in _MULTI_SELECT
+        multi = self.options.multi_select or normal_problem_type(sample.problem_type) in _MULTI_SELECT
         gold = read_gold(sample.answer, reader.choices, reader.whole_label, multi=multi, index_base=self.options.index_base)
         return reader, gold
-
-
-def _normal(problem_type: str) -> str:
-    return "-".join(problem_type.lower().replace("_", " ").replace("-", " ").replace("/", " ").split())
