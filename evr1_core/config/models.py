@@ -52,7 +52,7 @@ class DataSection(Section):
     """Folder that relative media paths start from; None is the data file's own folder."""
     template: str | None = None
     """A jinja2 file, or the name of a shipped one, used for every problem type; None is one per problem type."""
-    max_prompt_tokens: int = Field(20_000, gt=0)
+    max_prompt_tokens: int = Field(default=20_000, gt=0)
     """Longest prompt, its media tokens counted."""
     overlong: Literal["exclude", "error"] = "exclude"
     """What happens to a row whose prompt is longer than `max_prompt_tokens`. A prompt is never cut."""
@@ -60,24 +60,24 @@ class DataSection(Section):
     """What happens to a row that can't be read or whose media can't be decoded."""
     shuffle: bool = True
     """A new order in every epoch, the same for the same `seed`; off keeps the order of the files."""
-    limit: int | None = Field(None, gt=0)
+    limit: int | None = Field(default=None, gt=0)
     """Use only the first rows."""
 
 
 class VideoBudgetSection(Section):
     """How much of a video the model sees; pixels are counted after resizing."""
 
-    fps: float = Field(2.0, gt=0)
+    fps: float = Field(default=2.0, gt=0)
     """Frames taken per second of video, within `min_frames` and `max_frames`."""
-    min_frames: int = Field(4, ge=1)
+    min_frames: int = Field(default=4, ge=1)
     """Fewest frames of one video; a video that has fewer gives all it has."""
-    max_frames: int = Field(128, ge=1)
+    max_frames: int = Field(default=128, ge=1)
     """Most frames of one video."""
-    min_pixels: int = Field(4_096, gt=0)
+    min_pixels: int = Field(default=4_096, gt=0)
     """Per frame; a smaller frame is enlarged."""
-    max_pixels: int = Field(262_144, gt=0)
+    max_pixels: int = Field(default=262_144, gt=0)
     """Per frame; a larger frame is made smaller, its shape is kept."""
-    total_pixels: int | None = Field(None, gt=0)
+    total_pixels: int | None = Field(default=None, gt=0)
     """Over all frames of one video."""
 
     @model_validator(mode="after")
@@ -92,9 +92,9 @@ class VideoBudgetSection(Section):
 class ImageBudgetSection(Section):
     """Pixels of one image after resizing."""
 
-    min_pixels: int = Field(4_096, gt=0)
+    min_pixels: int = Field(default=4_096, gt=0)
     """A smaller image is enlarged."""
-    max_pixels: int = Field(1_048_576, gt=0)
+    max_pixels: int = Field(default=1_048_576, gt=0)
     """A larger image is made smaller, its shape is kept."""
 
     @model_validator(mode="after")
@@ -127,7 +127,7 @@ class MediaSection(Section):
     """Folder of the frame cache; None is `$EVR1_CACHE_DIR/frames` or `~/.cache/evr1/frames`."""
     mode: Literal["auto", "cache-only", "decode-only"] = "auto"
     """auto: from the cache, else decode and store."""
-    deadline: float = Field(120.0, gt=0)
+    deadline: float = Field(default=120.0, gt=0)
     """Seconds one decode may take before it is killed and named."""
 
 
@@ -138,11 +138,11 @@ class RolloutSection(Section):
     """Name of an engine plugin; auto takes the best one installed for the device."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the engine plugin."""
-    n: int = Field(8, ge=1)
+    n: int = Field(default=8, ge=1)
     """Answers per prompt."""
-    temperature: float = Field(1.0, gt=0, le=2)
+    temperature: float = Field(default=1.0, gt=0, le=2)
     """Sampling temperature; log-probabilities are those at this temperature."""
-    max_tokens: int = Field(4_096, ge=1)
+    max_tokens: int = Field(default=4_096, ge=1)
     """Longest answer; a longer one is cut off and marked so."""
 
 
@@ -153,16 +153,16 @@ class OverlongSection(Section):
     """Longest answer; from here on the full punishment."""
     buffer: int = Field(gt=0)
     """The punishment grows over the last `buffer` tokens before `max_tokens`."""
-    factor: float = Field(1.0, ge=0)
+    factor: float = Field(default=1.0, ge=0)
     """The full punishment, taken off the score."""
 
 
 class RewardSection(Section):
     """How answers are scored; the same for training and evaluation."""
 
-    accuracy_weight: float = Field(0.9, ge=0, le=1)
+    accuracy_weight: float = Field(default=0.9, ge=0, le=1)
     """Share of accuracy in the score; with `format_weight` it makes 1."""
-    format_weight: float = Field(0.1, ge=0, le=1)
+    format_weight: float = Field(default=0.1, ge=0, le=1)
     """Share of the format in the score."""
     require_tag: bool = False
     """Refuse answers outside `<answer>` tags."""
@@ -170,7 +170,7 @@ class RewardSection(Section):
     """Reasoning tags in the format score: required asks for a closed block, auto accepts its absence, off does not look."""
     gate: bool = False
     """Accuracy counts only when the format is not 0."""
-    max_response_chars: int = Field(400_000, gt=0)
+    max_response_chars: int = Field(default=400_000, gt=0)
     """A longer response is not read: unparsed, format 0."""
     overlong: OverlongSection | None = None
     """Punish answers that come close to their longest allowed length; null does not."""
@@ -178,11 +178,11 @@ class RewardSection(Section):
     """Options of reward plugins, by reward name."""
     use: dict[str, str] = Field(default_factory=dict)
     """problem_type -> reward name, where two plugins offer one problem type or another than the usual one is meant."""
-    workers: int = Field(2, ge=1)
+    workers: int = Field(default=2, ge=1)
     """Processes that score answers."""
-    deadline: float = Field(10.0, gt=0)
+    deadline: float = Field(default=10.0, gt=0)
     """Seconds one answer may take before its scorer is killed."""
-    max_failed: float = Field(0.1, ge=0, le=1)
+    max_failed: float = Field(default=0.1, ge=0, le=1)
     """A step with a larger share of failed scores stops the run."""
 
     @model_validator(mode="after")
@@ -212,54 +212,54 @@ class AlgorithmSection(Section):
 class TrainSection(Section):
     """Optimisation and the length of the run."""
 
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
     """Number of steps; None goes by `epochs`."""
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
     """Passes over the data."""
-    batch_size: int = Field(256, ge=1)
+    batch_size: int = Field(default=256, ge=1)
     """Prompts per step."""
-    mini_batches: int = Field(1, ge=1)
+    mini_batches: int = Field(default=1, ge=1)
     """Optimizer updates per step."""
-    micro_batch_tokens: int = Field(24_096, ge=1)
+    micro_batch_tokens: int = Field(default=24_096, ge=1)
     """Prompt and answer tokens per forward pass; a longer single row goes alone. Changes memory, never the gradient."""
     packing: bool = True
     """Pack rows without padding; off pads them. Same gradient."""
-    lr: float = Field(1e-6, ge=0)
+    lr: float = Field(default=1e-6, ge=0)
     """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of AdamW's two moments."""
-    weight_decay: float = Field(0.01, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of AdamW."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient of an optimizer update is scaled down to this norm."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """Course of the learning rate after the warm-up."""
-    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """The end of a falling schedule, as a share of `lr`."""
-    save_every: int = Field(20, ge=0)
+    save_every: int = Field(default=20, ge=0)
     """Steps between checkpoints; 0 saves only the last."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """Checkpoints kept."""
     resume: str = "auto"
     """auto goes on from the last complete checkpoint of the run; never starts anew; else the path of a checkpoint."""
-    max_mismatch: float = Field(0.1, gt=0)
+    max_mismatch: float = Field(default=0.1, gt=0)
     """Largest mean absolute difference of rollout and trainer log-probabilities on the first batch; above it the run stops."""
 
 
 class EvaluateSection(Section):
     """Scoring on `data.validate_on` during training, and sampling of `evr1 eval`."""
 
-    every: int = Field(0, ge=0)
+    every: int = Field(default=0, ge=0)
     """Steps between validations; 0 is never."""
     first: bool = False
     """Validate before the first step too."""
-    n: int = Field(1, ge=1)
+    n: int = Field(default=1, ge=1)
     """Answers per prompt."""
-    temperature: float = Field(0.0, ge=0, le=2)
+    temperature: float = Field(default=0.0, ge=0, le=2)
     """0 is greedy."""
-    max_tokens: int = Field(4_096, ge=1)
+    max_tokens: int = Field(default=4_096, ge=1)
     """Longest answer."""
 
 

@@ -38,17 +38,18 @@ def read_media(values: Mapping[str, Any], root: Path) -> tuple[MediaRef, ...]:
     found: dict[Kind, tuple[str, list[Any]]] = {}
     if values.get("path") is not None:
         items = _items(values["path"], "path")
-        kinds = {_kind_of(_path_of(item, "path"), declared) for item in items}
-        if len(kinds) > 1:
+        named: set[Kind] = {_kind_of(_path_of(item, "path"), declared) for item in items}
+        if len(named) > 1:
             raise FieldFault("path", "bad_media", "holds images and videos; put them in `images` and `videos`")
-        if kinds:
-            found[kinds.pop()] = ("path", items)
+        if named:
+            found[named.pop()] = ("path", items)
     for kind, columns in COLUMNS.items():
         for column in columns:
             if kind not in found and values.get(column) not in (None, "", []):
                 found[kind] = (column, _items(values[column], column))
     refs: list[MediaRef] = []
-    for kind in ("image", "video"):
+    kinds: tuple[Kind, ...] = ("image", "video")
+    for kind in kinds:
         column, items = found.get(kind, ("", []))
         cuts = _cuts(values, len(items)) if kind == "video" else [(None, None)] * len(items)
         refs += [_ref(item, kind, column, root, *cut) for item, cut in zip(items, cuts, strict=True)]

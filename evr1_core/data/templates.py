@@ -42,6 +42,10 @@ class Templates:
             return template.render(variables).strip()
         except jinja2.UndefinedError as error:
             raise RequestError(f"template {name}: {error.message}; the row offers {', '.join(sorted(variables))}") from None
+        except jinja2.TemplateNotFound as error:
+            raise RequestError(f"template {name}: uses {error.name}, which is neither beside it nor shipped") from None
+        except jinja2.TemplateSyntaxError as error:
+            raise RequestError(f"template {error.filename or name}:{error.lineno}: {error.message}") from None
         except jinja2.TemplateError as error:
             raise RequestError(f"template {name}: {error}") from None
 
@@ -74,8 +78,6 @@ class Templates:
             return environment.get_template(file)
         except jinja2.TemplateSyntaxError as error:
             raise RequestError(f"template {error.filename or name}:{error.lineno}: {error.message}") from None
-        except jinja2.TemplateNotFound as error:
-            raise RequestError(f"template {name}: extends {error.name}, which is neither beside it nor shipped") from None
 
     def _source(self, folder: Any, wanted: str) -> tuple[str, str, None] | None:
         for place in (folder, _shipped_folder()):
