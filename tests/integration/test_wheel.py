@@ -86,9 +86,9 @@ def test_a_template_renders_through_the_core(installed: Path) -> None:
     code = """
 from evr1_core.data.prompts import render
 from evr1_core.types import Sample
-print(render(Sample(id="0", problem="How many cats?", answer="2", problem_type="numerical"), None))
+print(render(Sample(id="0", problem="Which pet?", options=("cat", "dog"), answer="A", problem_type="multiple choice")))
 """
-    assert "How many cats?" in run(installed, "python", "-c", code)
+    assert "Which pet?" in run(installed, "python", "-c", code)
 
 
 @pytest.mark.parametrize("name", ["cli", "plugins", "templates", "tests", "scripts", "torch"])
