@@ -75,5 +75,5 @@ class ModelAdapter(Protocol):
         ...
 
     def engine_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Every weight once, by the names a rollout engine loads."""
+        """Every weight, by the names a rollout engine loads."""
         ...

@@ -61,10 +61,14 @@ class Policy:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """State for a checkpoint, one file each."""
-        return {"model": dict(self.adapter.engine_weights(self.model)), "optimizer": self.optimizer.state_tensors()}
+        return {"model": self._own(), "optimizer": self.optimizer.state_tensors()}
+
+    def _own(self) -> dict[str, Tensor]:
+        """Every weight once; tied ones under the name that transformers saves."""
+        return {name: tensor.detach() for name, tensor in self.model.named_parameters()}
 
     def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
-        own = dict(self.adapter.engine_weights(self.model))
+        own = self._own()
         missing, extra = own.keys() - tensors["model"].keys(), tensors["model"].keys() - own.keys()
         if missing or extra:
             names = ", ".join(sorted(missing | extra)[:3])

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
@@ -45,7 +46,7 @@ def prepare_environment(device: str, options: Options) -> None:
     """vLLM reads these at import. The engine stays in this process, so that weights reach it without a copy."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # Weight updates hand tensors to the worker of the same process.
     os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
     if device == "cpu":
@@ -101,8 +102,6 @@ class VLLMEngine:
         data: dict[str, list[Any]] = {}
         for clip in prompt.clips:
             if clip.kind == "image":
-                from PIL import Image
-
                 data.setdefault("image", []).append(Image.fromarray(clip.frames[0].transpose(1, 2, 0)))
             else:
                 metadata = {**self.adapter.video_metadata(clip), "do_sample_frames": False}

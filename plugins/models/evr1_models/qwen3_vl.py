@@ -171,10 +171,8 @@ class Qwen3VL:
         return {"vision": tower, "projector": projector, "language": [model.get_submodule("model.language_model")]}
 
     def engine_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        tied = bool(getattr(self.config, "tie_word_embeddings", False))
-        for name, tensor in model.state_dict().items():
-            if not (tied and name == "lm_head.weight"):
-                yield name, tensor
+        """Tied weights under both names: an engine that loads layer by layer fills each layer for itself."""
+        yield from model.state_dict().items()
 
 
 def choose_attention(attention: str, device: str) -> str:

@@ -1,0 +1,163 @@
+"""The policy: positions, packing, micro-batches, optimizer, freezing; and the transformers engine against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from evr1_engines.hf import HFEngine, Options
+from evr1_models.qwen3_vl import Qwen3VL
+
+from evr1_core.config.models import ModelSection, TrainSection
+from evr1_core.errors import RequestError
+from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
+from evr1_core.policy.optimizer import learning_rate
+from evr1_core.policy.policy import Policy
+from evr1_core.rollout.engine import EngineContext
+from evr1_core.types import Prompt, Sampling
+from tests.support.made_up import MEDIA, all_prompts, make_prompt
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_directory: Path) -> Qwen3VL:
+    return Qwen3VL(tiny_directory)
+
+
+@pytest.fixture(scope="module")
+def prompts(adapter: Qwen3VL) -> list[Prompt]:
+    return all_prompts(adapter)
+
+
+@pytest.fixture(scope="module")
+def model(adapter: Qwen3VL) -> torch.nn.Module:
+    return adapter.load_model(torch.float32)
+
+
+def rows_of(prompts: list[Prompt]) -> list[Row]:
+    return [Row(prompt, tuple(range(10 + i, 13 + i + i % 3))) for i, prompt in enumerate(prompts)]
+
+
+def policy(adapter: Qwen3VL, dtype: str = "float32", **train: object) -> Policy:
+    section = ModelSection.model_validate({"dtype": dtype, "gradient_checkpointing": False, "freeze": train.pop("freeze", ())})
+    return Policy(adapter, section, TrainSection.model_validate(train), temperature=1.0, device="cpu", total_steps=10)
+
+
+def test_positions_are_those_of_transformers(adapter: Qwen3VL, prompts: list[Prompt], model: torch.nn.Module) -> None:
+    for row in rows_of(prompts):
+        ids = torch.tensor([row.token_ids])
+        kinds = torch.zeros_like(ids).masked_fill(ids == adapter.image_token_id, 1).masked_fill(ids == adapter.video_token_id, 2)
+        grids = {name: row.prompt.features.get(name) for name in ("image_grid_thw", "video_grid_thw")}
+        expected, _ = model.get_submodule("model").get_rope_index(ids, kinds, **grids)  # type: ignore[operator]
+        torch.testing.assert_close(adapter.position_ids(row.token_ids, row.prompt.features), expected[:, 0])
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_together_equals_alone(adapter: Qwen3VL, prompts: list[Prompt], model: torch.nn.Module, packing: bool) -> None:
+    rows = rows_of(prompts)
+    together = answer_logprobs(model, adapter, rows, packing=packing, temperature=0.7, device="cpu")
+    for row, line in zip(rows, together, strict=True):
+        alone = answer_logprobs(model, adapter, [row], packing=True, temperature=0.7, device="cpu")[0]
+        torch.testing.assert_close(line[: len(row.answer)], alone, rtol=0, atol=1e-5)
+        assert line[len(row.answer) :].eq(0).all()
+
+
+def test_gradient_is_the_same_for_any_split(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
+    rows, gradients = rows_of(prompts), []
+    for tokens, packing in ((10_000, True), (10_000, False), (120, True), (1, False)):
+        one = policy(adapter, micro_batch_tokens=tokens, packing=packing)
+        for indices in one.micro_batches(rows):
+            one.logprobs([rows[i] for i in indices]).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in one.model.parameters() if p.grad is not None]).double())
+    for other in gradients[1:]:
+        assert float((other - gradients[0]).norm() / gradients[0].norm()) < 1e-5
+
+
+def test_micro_batches_cover_every_row_once_and_respect_the_limit(prompts: list[Prompt]) -> None:
+    rows = rows_of(prompts)
+    for packing in (True, False):
+        found = list(micro_batches(rows, 150, packing))
+        assert [i for batch in found for i in batch] == list(range(len(rows)))
+        for batch in found:
+            sizes = [len(rows[i]) for i in batch]
+            assert len(batch) == 1 or (sum(sizes) if packing else max(sizes) * len(sizes)) <= 150
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tiny_learning_rate_moves_the_masters(adapter: Qwen3VL, prompts: list[Prompt], dtype: str) -> None:
+    one = policy(adapter, dtype, lr=1e-6)
+    before = {name: master.detach().clone() for name, master in one.optimizer.masters.items()}
+    one.logprobs(rows_of(prompts)[:2]).sum().backward()
+    stats = one.step()
+    assert stats["policy/grad_norm"] > 0 and all(master.dtype == torch.float32 for master in one.optimizer.masters.values())
+    moved = [name for name, master in one.optimizer.masters.items() if not torch.equal(master, before[name])]
+    assert "model.language_model.embed_tokens.weight" in moved and len(moved) > len(before) / 2
+
+
+def test_state_goes_on_bit_for_bit(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
+    def step(one: Policy) -> None:
+        one.logprobs(rows_of(prompts)[:3]).sum().backward()
+        one.step()
+
+    straight, first, second = (policy(adapter, lr=1e-3) for _ in range(3))
+    step(straight)
+    step(straight)
+    step(first)
+    saved = {kind: {name: tensor.clone() for name, tensor in part.items()} for kind, part in first.tensors().items()}
+    second.load_tensors(saved, steps=first.steps)
+    step(second)
+    for (name, a), b in zip(straight.model.named_parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_frozen_parts_stay_bit_equal(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
+    one = policy(adapter, lr=1e-2, freeze=["vision", "projector"])
+    visual = {name: p.detach().clone() for name, p in one.model.named_parameters() if ".visual." in name}
+    assert sum(one.frozen.values()) == sum(p.numel() for p in visual.values())
+    one.logprobs(rows_of(prompts)).sum().backward()
+    one.step()
+    now = dict(one.model.named_parameters())
+    assert all(torch.equal(now[name], value) for name, value in visual.items())
+    with pytest.raises(RequestError, match="visio.*it has language, projector, vision"):
+        policy(adapter, freeze=["visio"])
+
+
+def test_learning_rate_schedules() -> None:
+    section = TrainSection(lr=1.0, warmup_steps=2, schedule="cosine", min_lr_ratio=0.1)
+    assert [round(learning_rate(step, 12, section), 3) for step in (0, 1, 2, 7, 12, 20)] == [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
+    assert learning_rate(7, 12, TrainSection(lr=1.0, schedule="linear")) == pytest.approx(5 / 12)
+
+
+# The transformers engine ---------------------------------------------------------------------------------------------
+
+
+def engine_for(adapter: Qwen3VL, model: torch.nn.Module, **options: int) -> HFEngine:
+    context = EngineContext(adapter=adapter, dtype="float32", device="cpu", max_prompt_tokens=400, max_tokens=12, seed=0, model=model)
+    return HFEngine(context, Options.model_validate(options))
+
+
+def test_engine_reports_the_policys_logprobs(adapter: Qwen3VL, prompts: list[Prompt], model: torch.nn.Module) -> None:
+    answers = engine_for(adapter, model).generate(prompts, Sampling(n=3, temperature=0.8, max_tokens=12, seed=1))
+    rows = [Row(prompt, completion.token_ids) for prompt, group in zip(prompts, answers, strict=True) for completion in group]
+    trainer = answer_logprobs(model, adapter, rows, packing=True, temperature=0.8, device="cpu")
+    for line, completion in zip(trainer, (c for group in answers for c in group), strict=True):
+        torch.testing.assert_close(line[: len(completion.token_ids)], torch.tensor(completion.logprobs), rtol=0, atol=1e-5)
+        assert not set(completion.token_ids) & set(adapter.forbidden_token_ids)
+
+
+def test_answers_do_not_depend_on_the_batch(adapter: Qwen3VL, prompts: list[Prompt], model: torch.nn.Module) -> None:
+    sampling = Sampling(n=2, temperature=1.0, max_tokens=12, seed=1)
+    together = engine_for(adapter, model).generate(prompts, sampling)
+    small = engine_for(adapter, model, batch_rows=3).generate(list(reversed(prompts)), sampling)
+    assert [[c.token_ids for c in group] for group in together] == [[c.token_ids for c in group] for group in reversed(small)]
+    other = engine_for(adapter, model).generate(prompts, Sampling(n=2, temperature=1.0, max_tokens=12, seed=2))
+    assert [c.token_ids for c in together[0]] != [c.token_ids for c in other[0]]
+
+
+def test_greedy_takes_the_likeliest_token(adapter: Qwen3VL, model: torch.nn.Module) -> None:
+    prompt = make_prompt(adapter, "one", MEDIA["video"])
+    (completion,), *_ = engine_for(adapter, model).generate([prompt], Sampling(temperature=0, max_tokens=4))
+    for place in range(len(completion.token_ids)):
+        candidates = [Row(prompt, (*completion.token_ids[:place], token)) for token in (completion.token_ids[place], 40, 300)]
+        last = [answer_logprobs(model, adapter, [row], packing=True, temperature=1.0, device="cpu")[0, -1] for row in candidates]
+        assert last[0] >= max(last)
