@@ -2,7 +2,7 @@
 
     render(sample)  ->  one user turn: text, {"type": "video"}, text, ...     (jinja2 template, split at the media's places)
     adapter.render  ->  text with one placeholder per medium
-    store.load      ->  clips, in the order of the placeholders
+    store.load_many ->  clips, in the order of the placeholders
     adapter.encode  ->  token ids and model inputs
 
 Only a mark of the question that has a medium becomes a placeholder. A control text of the chat format in a row is
@@ -11,9 +11,10 @@ refused, not tokenised. A prompt that is too long is refused, never cut.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from evr1_core.data.media_fields import MARK
 from evr1_core.data.options import option_lines
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from evr1_core.media.plan import Plan
 
+T = TypeVar("T")
 _PLACE = re.compile("\0([0-9]+)\0")
 _templates = Templates()
 
@@ -34,7 +36,9 @@ _templates = Templates()
 class Store(Protocol):
     """What the builder asks of `evr1_core.media.store.MediaStore`."""
 
-    def load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip: ...
+    def load_many(self, refs: Sequence[MediaRef], budget: Budget, factors: PatchFactors, workers: int) -> list[Clip | MediaError]: ...
+
+    def plan(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Plan: ...
 
 
 class Adapter(Protocol):
@@ -48,6 +52,12 @@ class Adapter(Protocol):
     def encode(self, text: str, clips: Sequence[Clip]) -> tuple[tuple[int, ...], dict[str, Tensor]]: ...
 
     def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int: ...
+
+
+class _Text(NamedTuple):
+    messages: tuple[dict[str, Any], ...]
+    text: str
+    prefill: str
 
 
 class PromptFault(RequestError):
@@ -114,38 +124,40 @@ class PromptBuilder:
         max_prompt_tokens: int | None = None,
         overlong: Literal["exclude", "error"] = "exclude",
         bad_rows: Literal["error", "exclude"] = "error",
+        workers: int | None = None,
     ) -> None:
         self.adapter, self.store, self.budget, self.template = adapter, store, budget, template
         self.system, self.use, self.max_prompt_tokens = system, dict(use or {}), max_prompt_tokens
         self.overlong, self.bad_rows = overlong, bad_rows
+        self.workers = workers or min(8, os.cpu_count() or 1)
+        """Media loaded at a time."""
         self.templates = Templates()
         """`templates.hashes` goes into the manifest."""
         self._plans: dict[MediaRef, Plan] = {}
 
     def build(self, sample: Sample) -> Prompt:
         """The prompt of one sample. Raises PromptFault (media, length, control text) and RequestError (template)."""
-        return self._build(sample, {})
+        text = self._text(sample)
+        return self._encode(sample, text, self._load(sample.media))
 
     def build_batch(self, samples: Sequence[Sample]) -> tuple[list[Prompt], list[Exclusion]]:
-        """Prompts and exclusions, together one per sample. A medium that several rows show is decoded once.
+        """Prompts and exclusions, together one per sample. A medium that several rows show is loaded once.
 
         Raises PromptFault where `overlong` or `bad_rows` say so.
         """
-        prompts: list[Prompt] = []
-        exclusions: list[Exclusion] = []
-        shared: dict[MediaRef, Clip | MediaError] = {}
-        for sample in samples:
-            try:
-                prompts.append(self._build(sample, shared))
-            except PromptFault as fault:
-                if (self.overlong if fault.exclusion.reason == "too_long" else self.bad_rows) == "error":
-                    raise
-                exclusions.append(fault.exclusion)
-        return prompts, exclusions
+        texts = [self._try(self._text, sample) for sample in samples]
+        readable = [sample for sample, text in zip(samples, texts, strict=True) if not isinstance(text, PromptFault)]
+        loaded = self._load([ref for sample in readable for ref in sample.media])
+        made = [
+            text if isinstance(text, PromptFault) else self._try(self._encode, sample, text, loaded)
+            for sample, text in zip(samples, texts, strict=True)
+        ]
+        prompts = [prompt for prompt in made if isinstance(prompt, Prompt)]
+        return prompts, [fault.exclusion for fault in made if isinstance(fault, PromptFault)]
 
     def plan_tokens(self, sample: Sample) -> int:
         """Tokens of `build(sample)` from headers alone: nothing is decoded. Raises PromptFault for unusable media."""
-        _, text, _ = self._text(sample)
+        text = self._text(sample).text
         try:
             plans = [self._plan(ref) for ref in sample.media]
         except MediaError as error:
@@ -161,42 +173,46 @@ class PromptBuilder:
                 f"{tokens} prompt tokens, allowed are {self.max_prompt_tokens}; raise data.max_prompt_tokens or lower the media budget",
             )
 
-    def _build(self, sample: Sample, shared: dict[MediaRef, Clip | MediaError]) -> Prompt:
-        messages, text, prefill = self._text(sample)
-        clips = tuple(self._load(sample, ref, shared) for ref in sample.media)
+    def _try(self, make: Callable[..., T], sample: Sample, *more: Any) -> T | PromptFault:
+        """What `make` gives, or the fault of the sample where such a sample is to be left out."""
         try:
-            token_ids, features = self.adapter.encode(text, clips)
-        except ValueError as error:  # media and placeholders differ: a fault of adapter or template, never of one row
-            raise RequestError(f"sample {sample.id!r}: {error}") from error
-        self.check_length(sample, len(token_ids))
-        return Prompt(sample, messages, text, tuple(token_ids), clips, features, prefill)
+            return make(sample, *more)
+        except PromptFault as fault:
+            if (self.overlong if fault.exclusion.reason == "too_long" else self.bad_rows) == "error":
+                raise
+            return fault
 
-    def _text(self, sample: Sample) -> tuple[tuple[dict[str, Any], ...], str, str]:
+    def _text(self, sample: Sample) -> _Text:
         messages = render(sample, self.template, self.system, self.use, self.templates)
         shown = "\n".join(item["text"] for item in messages[-1]["content"] if item["type"] == "text")
         found = sorted(text for text in self.adapter.special_texts if text and text in shown)
         if found:
             raise PromptFault(sample.id, "special_token", f"the text holds {found[0]!r}, a control text of this model's chat format")
-        text, prefill = self.adapter.render(messages)
-        return messages, text, prefill
+        return _Text(messages, *self.adapter.render(messages))
 
-    def _load(self, sample: Sample, ref: MediaRef, shared: dict[MediaRef, Clip | MediaError]) -> Clip:
-        if ref not in shared:
-            try:
-                shared[ref] = self.store.load(ref, self.budget, self.adapter.factors)
-            except MediaError as error:
-                shared[ref] = error
-        clip = shared[ref]
-        if isinstance(clip, MediaError):
-            raise _media_fault(sample, clip) from clip
-        return clip
+    def _load(self, refs: Sequence[MediaRef]) -> dict[MediaRef, Clip | MediaError]:
+        """Each medium once."""
+        distinct = list(dict.fromkeys(refs))
+        loaded = self.store.load_many(distinct, self.budget, self.adapter.factors, self.workers) if distinct else []
+        return dict(zip(distinct, loaded, strict=True))
+
+    def _encode(self, sample: Sample, text: _Text, loaded: Mapping[MediaRef, Clip | MediaError]) -> Prompt:
+        clips: list[Clip] = []
+        for ref in sample.media:
+            clip = loaded[ref]
+            if isinstance(clip, MediaError):
+                raise _media_fault(sample, clip) from clip
+            clips.append(clip)
+        try:
+            token_ids, features = self.adapter.encode(text.text, clips)
+        except ValueError as error:  # media and placeholders differ: a fault of adapter or template, never of one row
+            raise RequestError(f"sample {sample.id!r}: {error}") from error
+        self.check_length(sample, len(token_ids))
+        return Prompt(sample, text.messages, text.text, tuple(token_ids), tuple(clips), features, text.prefill)
 
     def _plan(self, ref: MediaRef) -> Plan:
         if ref not in self._plans:
-            from evr1_core.media.plan import plan
-            from evr1_core.media.probe import probe
-
-            self._plans[ref] = plan(probe(ref.path), ref, self.budget, self.adapter.factors)
+            self._plans[ref] = self.store.plan(ref, self.budget, self.adapter.factors)
         return self._plans[ref]
 
 

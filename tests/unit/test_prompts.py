@@ -54,14 +54,20 @@ class Store:
     def __init__(self) -> None:
         self.loaded: list[str] = []
 
-    def load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip:
-        self.loaded.append(ref.path)
-        if "damaged" in ref.path:
-            raise MediaError(ref.path, "damaged", "no key frame")
-        frames = 8 if ref.kind == "video" else 1
+    def load_many(self, refs: Sequence[MediaRef], budget: Budget, factors: PatchFactors, workers: int) -> list[Clip | MediaError]:
+        self.loaded += [ref.path for ref in refs]
+        return [MediaError(ref.path, "damaged", "no key frame") if "damaged" in ref.path else self.clip(ref.kind) for ref in refs]
+
+    def clip(self, kind: Any) -> Clip:
+        frames = 8 if kind == "video" else 1
         times, indices = tuple(map(float, range(frames))), tuple(range(frames))
         pixels = np.zeros((frames, 3, 28, 28), np.uint8)
-        return Clip(pixels, times, indices, 1.0, frames, float(frames), 0, "none", "hash", "key", ref.kind)
+        return Clip(pixels, times, indices, 1.0, frames, float(frames), 0, "none", "hash", "key", kind)
+
+    def plan(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Any:
+        if "damaged" in ref.path:
+            raise MediaError(ref.path, "damaged", "no key frame")
+        return 8 if ref.kind == "video" else 1
 
 
 def builder(**settings: Any) -> PromptBuilder:
@@ -252,11 +258,12 @@ def test_media_and_placeholders_that_differ_stop_the_run() -> None:
         builder(bad_rows="exclude").build_batch([sample("Is # a hash?")])
 
 
-def test_tokens_planned_from_headers_are_the_tokens_of_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_planned_from_headers_are_the_tokens_of_the_prompt() -> None:
     made = builder()
-    monkeypatch.setattr(made, "_plan", lambda ref: 8 if ref.kind == "video" else 1)
     for media in ((), (VIDEO,), (IMAGE,), (VIDEO, VIDEO), (IMAGE, VIDEO)):
         assert made.plan_tokens(sample(media=media)) == len(made.build(sample(media=media)).token_ids)
+    with pytest.raises(PromptFault, match="damaged_media"):
+        made.plan_tokens(sample(media=(MediaRef("/m/damaged.mp4", "video"),)))
 
 
 def test_faults_survive_a_process_boundary() -> None:
