@@ -27,7 +27,7 @@ from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.scoring.extract import format_score
 from evr1_core.scoring.score import Scorer
-from evr1_core.scoring.worker import STARTED, Item, Setup
+from evr1_core.scoring.worker import Item, Setup
 from evr1_core.types import Completion, Prompt, Score
 
 MEMORY_LIMIT = 4 << 30
@@ -56,7 +56,7 @@ class _Worker:
         boot = _BOOT.format(path=sys.path, fd=theirs.fileno())
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", boot],
+            [sys.executable, "-u", "-c", boot],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -66,12 +66,13 @@ class _Worker:
         )
         theirs.close()
         self._connection = Connection(ours.detach())
+        self._said = 0  # bytes that it had written when it began with its item
         self.served = 0
         self.send(setup)
 
     @property
     def alive(self) -> bool:
-        return self._process.returncode is None and self._ended() is None
+        return self._end() is None
 
     def send(self, message: Any) -> None:
         try:
@@ -79,13 +80,15 @@ class _Worker:
         except (BrokenPipeError, ConnectionResetError) as fault:
             raise _Died(self._epitaph()) from fault
 
-    def receive(self, seconds: float) -> bytes:
+    def receive(self, seconds: float) -> dict[str, Any]:
         try:
             if not self._connection.poll(seconds):
                 raise _Late
-            return self._connection.recv_bytes()
+            message = json.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionResetError) as fault:
             raise _Died(self._epitaph()) from fault
+        self._said = message.get("said", self._said)
+        return message
 
     def kill(self) -> None:
         if self._process.returncode is None:
@@ -100,21 +103,26 @@ class _Worker:
         self._log.close()
 
     def _epitaph(self) -> str:
-        """How it ended, and the last line that it wrote."""
-        until = time.monotonic() + 5
-        while (ended := self._ended()) is None:
+        """How it ended, and the last line that it wrote since it began with its item."""
+        until = time.monotonic() + 1
+        while (end := self._end()) is None:
             if time.monotonic() > until:
                 return "closed its connection"
             time.sleep(0.005)
-        code = ended.si_status
-        end = f"exit code {code}" if ended.si_code == os.CLD_EXITED else f"killed by {signal.Signals(code).name}"
         size = os.fstat(self._log.fileno()).st_size
-        lines = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace").strip().split("\n")
+        start = max(self._said, size - 4096)
+        lines = os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip().split("\n")
         return f"{end}: {lines[-1].strip()[:200]}" if lines[-1].strip() else end
 
-    def _ended(self) -> Any:
+    def _end(self) -> str | None:
         """How the process ended, None while it runs. It stays a zombie, so that its number still names its group."""
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # `kill` has waited for it
+            return "killed"
+        if ended is None:
+            return None
+        return f"exit code {ended.si_status}" if ended.si_code == os.CLD_EXITED else f"killed by {signal.Signals(ended.si_status).name}"
 
 
 class _Batch:
@@ -260,7 +268,7 @@ class ScoringPool:
             for n, at in enumerate(places):  # noqa: B007 - the handlers need the last one
                 started = False
                 message = worker.receive(LOAD_SECONDS)
-                if message == STARTED:
+                if "said" in message:
                     started = True
                     message = worker.receive(self.deadline)
                 chunk.batch.put(at, _score(message))
@@ -321,8 +329,7 @@ def _lean(item: Item) -> Item:
     return item._replace(sample=replace(item.sample, offline=())) if item.sample.offline else item
 
 
-def _score(message: bytes) -> Score:
-    record = json.loads(message)
-    if "error" in record:
-        raise (RequestError if record["request"] else Evr1Error)(record["error"])
-    return Score(**record["score"])
+def _score(message: dict[str, Any]) -> Score:
+    if "error" in message:
+        raise (RequestError if message["request"] else Evr1Error)(message["error"])
+    return Score(**message["score"])

@@ -13,15 +13,13 @@ import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.scoring.score import Scorer
 from evr1_core.types import Sample
 
-STARTED = b"started"
-"""Sent when the reward of an item is loaded and its time begins."""
 MAX_FILE_BYTES = 256 << 20
 """No file that a worker writes, its own output included, grows beyond this."""
 
@@ -62,13 +60,14 @@ def main(fd: int) -> None:
         except EOFError:  # the parent is gone or wants us to go
             return
         for item in batch:
-            connection.send_bytes(_record(scorer, item, connection, setup.deadline))
+            _send(connection, _record(scorer, item, connection, setup.deadline))
 
 
-def _record(scorer: Scorer, item: Item, connection: Connection, deadline: float) -> bytes:
+def _record(scorer: Scorer, item: Item, connection: Connection, deadline: float) -> dict[str, Any]:
     try:
         scorer.prepare(item.sample)
-        connection.send_bytes(STARTED)
+        # The item's time begins. What stands in our output so far are not its last words.
+        _send(connection, {"said": os.fstat(1).st_size})
         # The parent kills a late worker. If the parent is dead, the kernel does: no handler, so no Python needed.
         signal.setitimer(signal.ITIMER_REAL, 2 * deadline + 5)
         try:
@@ -76,8 +75,12 @@ def _record(scorer: Scorer, item: Item, connection: Connection, deadline: float)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except Evr1Error as fault:
-        return json.dumps({"error": str(fault), "request": isinstance(fault, RequestError)}).encode()
-    return json.dumps({"score": asdict(score)}).encode()
+        return {"error": str(fault), "request": isinstance(fault, RequestError)}
+    return {"score": asdict(score)}
+
+
+def _send(connection: Connection, record: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(record).encode())
 
 
 def _limit(kind: int, value: int) -> None:

@@ -16,7 +16,7 @@ from evr1_core.scoring.score import Scorer
 from evr1_core.types import Sample, Score
 
 CARS = ("A. A red car", "B. A blue car", "C. A green van", "D. A black truck")
-MONTHS = tuple("January February March April May June July August September October November December".split())
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
 SCORER = Scorer(RewardSection())
 
 
@@ -35,7 +35,8 @@ SINGLE = {
     "B": [
         "B", "b", "(b)", "b)", "B.", "{B}", "【B】", "（B）", "B。", "**B**", "`B`", '"B"', "“B”", r"$\text{B}$", "```\nB\n```", "B. 3/4",
         "option B", "Option #B", "the correct answer is (B)", "ANSWER IS b", "The answer is b.", "B: red car", "B) A blue car",
-        "B - a blue car", "B because a car", "[B] A blue car", "A blue car", "a BLUE car!", "blue car", "The blue car", "the answer is a blue car.",
+        "B - a blue car", "B because a car", "[B] A blue car", "A blue car", "a BLUE car!", "blue car", "The blue car",
+        "the answer is a blue car.",
         "The answer is B, A is wrong", "The answer is A. Wait, no. The answer is B.", "The answer is not A but B",
         "The answer is not A but rather (B)", "B is the correct answer, not A", "not A, not C, so B", "B\nbecause it is blue\nB",
         r"\boxed{B}", r"\boxed{\text{(B) A blue car}}", "答案是B", "所以选B", "정답은 B입니다", "<think>A</think>B",
@@ -205,8 +206,12 @@ def test_shuffled_options_change_nothing(order, gold, answer):
         assert score(said, options=shuffled, answer="ABCD"[order.index(gold)]).accuracy == expected
 
 
-PIECES = ("<think>", "</think>", "<answer>", "</answer>", "A", "b", " C", "E", "12", "(", ")", "[", "]", "{", "}", "\\boxed{", "\\text{", "$",
-          "*", "`", '"', "'", "“", "\n", " ", ".", ",", " or ", " and ", " not ", "Answer:", "The answer is ", "答案是", "选", "-", "/", "\u0301")  # fmt: skip
+PIECES = (
+    "<think>", "</think>", "<answer>", "</answer>", "A", "b", " C", "E", "12", "(", ")", "[", "]", "{", "}", "\\boxed{", "\\text{",
+    "$", "*", "`", '"', "'", "“", "\n", " ", ".", ",", " or ", " and ", " not ", "Answer:", "The answer is ", "答案是", "选", "-", "/",
+    "\u0301",
+)  # fmt: skip
+SLOW = (*PIECES, "Answer: not ", "A is correct ", "A. x\n", "Answer:" + " " * 299, "A\n", "   ", "< / ", '["A",')
 
 
 @settings(max_examples=1_000, deadline=None)

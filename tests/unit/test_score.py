@@ -1,0 +1,197 @@
+"""The scorer: four outcomes, overall value, and what training and evaluation see of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from evr1_core import plugins
+from evr1_core.config.models import OverlongSection, RewardSection
+from evr1_core.errors import RequestError
+from evr1_core.scoring import Answer, InvalidGold, Reward, ScoringFailed, Unparsed
+from evr1_core.scoring import score as scoring
+from evr1_core.scoring.score import Scorer, evaluation_accuracy, training_value
+from evr1_core.scoring.summary import summarise
+from evr1_core.specs import RewardSpec
+from evr1_core.types import Sample, Score
+
+CASES = json.loads((Path(__file__).parents[1] / "vectors" / "scoring_cases.json").read_text())
+KNOWN = [case for case in CASES if plugins.serves(case["problem_type"]) or case["problem_type"] == "segmentation"]
+FIELDS = ("problem", "answer", "options", "scoring")
+
+
+def section_of(config: dict) -> RewardSection:
+    config = dict(config)
+    weights, limits, scoring_defaults = config.pop("weights", None), config.pop("limits", {}), config.pop("scoring", None)
+    assert scoring_defaults is None, "defaults by reward name: extend this when a case has them"
+    if weights:
+        config |= {"accuracy_weight": weights["accuracy"], "format_weight": weights["format"]}
+    if "response_chars" in limits:
+        config["max_response_chars"] = limits["response_chars"]
+    return RewardSection.model_validate(config)
+
+
+def sample_of(case: dict) -> Sample:
+    row = case["sample"]
+    options = row.get("options")
+    return Sample(
+        id=case["id"],
+        problem=row.get("problem", ""),
+        answer=row.get("answer"),
+        problem_type=case["problem_type"],
+        options=tuple(options) if isinstance(options, list) else options,
+        scoring=row.get("scoring", {}),
+        extra={name: value for name, value in row.items() if name not in FIELDS},
+    )
+
+
+@pytest.mark.parametrize("case", KNOWN, ids=[case["id"] for case in KNOWN])
+def test_case(case):
+    """Every case whose problem type some installed reward serves."""
+    found = Scorer(section_of(case.get("config", {}))).score(sample_of(case), case["response"], **case.get("call", {}))
+    expected = case["expected"]
+    assert found.status == expected["status"], found
+    for name, value in (("accuracy", found.accuracy), ("format", found.format), ("overall", found.value)):
+        wanted = expected.get(name, value)
+        if isinstance(wanted, list):
+            assert value is not None and wanted[0] <= value <= wanted[1], (name, found)
+        elif wanted is None:
+            assert value is None, (name, found)
+        else:
+            assert value == pytest.approx(wanted, abs=1e-6), (name, found)
+
+
+def test_enough_cases_run():
+    assert len(KNOWN) >= 45
+
+
+class Strict:
+    """A class reward with everything optional."""
+
+    def check(self, sample: Sample) -> None:
+        if sample.answer is None:
+            raise InvalidGold("missing")
+        if sample.answer == "boom":
+            raise ZeroDivisionError("in check")
+
+    def is_strict(self, sample: Sample, content: str) -> bool:
+        return content.isdigit()
+
+    def __call__(self, sample: Sample, answer: Answer) -> Score:
+        return Score(accuracy=float(answer.text == sample.answer), parts={"length": len(answer.text), "odd": math.nan}, answer=answer.text)
+
+
+def outcome(sample: Sample, answer: Answer):
+    """A function reward that does what the answer says."""
+    acts = {
+        "unparsed": Unparsed("no_such"), "gold": InvalidGold("bad"), "failed": ScoringFailed("judge_unavailable"), "crash": KeyError("x"),
+        "memory": MemoryError(), "exit": SystemExit(3), "recursion": RecursionError("deep"),
+    }  # fmt: skip
+    if answer.text in acts:
+        raise acts[answer.text]
+    return {"one": 1, "true": True, "half": 0.5, "two": 2, "minus": -0.1, "nan": math.nan, "text": "1", "none": None}[answer.text]
+
+
+@pytest.fixture
+def rewards(monkeypatch):
+    """Two rewards that are not installed."""
+    specs = {
+        "strict": RewardSpec(name="strict", problem_types=("strict",), target=f"{__name__}:Strict", summary=""),
+        "outcome": RewardSpec(name="outcome", problem_types=("outcome",), target=f"{__name__}:outcome", summary=""),
+    }
+    monkeypatch.setattr(scoring, "serves", lambda name, use: name in specs)
+    monkeypatch.setattr(scoring, "reward_for", lambda name, use: specs[name])
+    monkeypatch.setattr(scoring, "build", lambda spec, options: {"strict": Strict(), "outcome": outcome}[spec.name])
+
+
+def row(problem_type: str, answer="7") -> Sample:
+    return Sample(id="r", problem="", answer=answer, problem_type=problem_type)
+
+
+def test_a_class_reward_follows_the_protocol(rewards):
+    assert isinstance(Strict(), Reward)
+    scorer = Scorer(RewardSection())
+    found = scorer.score(row("strict"), "<answer>7</answer>")
+    assert (found.accuracy, found.format, found.value, found.source, dict(found.parts)) == (1, 1, pytest.approx(1), "tag", {"length": 1.0})
+    assert scorer.score(row("strict"), "<answer>x</answer>").format == 0.5
+    assert scorer.score(row("strict", None), None).reason == "missing"
+    assert scorer.check(row("strict", None)) == "missing" and scorer.check(row("strict")) == ""
+    broken = scorer.score(row("strict", "boom"), "7")
+    assert (broken.status, broken.reason) == ("failed", "gold_crash: ZeroDivisionError: in check")
+    assert training_value(broken, RewardSection()) is None
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "accuracy", "reason"),
+    [
+        ("one", "scored", 1, ""),
+        ("true", "scored", 1, ""),
+        ("half", "scored", 0.5, ""),
+        ("unparsed", "unparsed", 0, "no_such"),
+        ("gold", "invalid_gold", None, "bad"),
+        ("failed", "failed", None, "judge_unavailable"),
+        ("crash", "failed", None, "crash: KeyError: 'x'"),
+        ("memory", "failed", None, "memory"),
+        ("exit", "failed", None, "crash: SystemExit: 3"),
+        ("recursion", "failed", None, "crash: RecursionError: deep"),
+        *((text, "failed", None, "bad_score") for text in ("two", "minus", "nan", "text", "none")),
+    ],
+)
+def test_every_outcome_has_a_name(rewards, says, status, accuracy, reason):
+    found = Scorer(RewardSection()).score(row("outcome"), f"<answer>{says}</answer>")
+    assert (found.status, found.accuracy) == (status, accuracy)
+    assert found.reason == reason or found.reason.startswith("bad_score: ")
+    assert found.format == (None if status == "invalid_gold" else 1)
+
+
+def test_what_training_and_evaluation_see(rewards):
+    section = RewardSection()
+    scorer = Scorer(section)
+    seen = {}
+    for says in ("one", "unparsed", "crash", "failed", "gold", "two"):
+        found = scorer.score(row("outcome"), f"<answer>{says}</answer>")
+        seen[says] = (training_value(found, section), evaluation_accuracy(found))
+    assert seen == {
+        "one": (1.0, 1.0),
+        "unparsed": (0.1, 0.0),
+        "crash": (0.1, 0.0),
+        "failed": (None, None),
+        "gold": (None, None),
+        "two": (None, None),
+    }
+
+
+def test_summary_loses_nothing(rewards):
+    scorer = Scorer(RewardSection())
+    scores = [("outcome", scorer.score(row("outcome"), says)) for says in ("one", "half", "unparsed", "crash", "failed", "gold", "")]
+    total = summarise([*scores, ("strict", scorer.score(row("strict"), "<answer>7</answer>"))])
+    assert list(total) == ["", "outcome", "strict"]
+    found = total["outcome"]
+    assert (found.total, found.counted, found.left_out, found.whole) == (7, 5, 2, 5)
+    assert found.accuracy == pytest.approx(1.5 / 5)
+    assert dict(found.causes) == {"no_such": 1, "crash": 1, "judge_unavailable": 1, "bad": 1, "no_answer": 1}
+    assert found.line() == "scored 2 of 7, 2 unparsed, 2 failed, 1 faulty gold"
+    assert sum(total[""].statuses.values()) == total[""].total == 8
+    assert summarise([])[""].accuracy is None
+
+
+@pytest.mark.parametrize(("tokens", "penalty"), [(None, 0), (0, 0), (800, 0), (900, -0.5), (1_000, -1), (9_999, -1)])
+def test_overlong_penalty(rewards, tokens, penalty):
+    scorer = Scorer(RewardSection(overlong=OverlongSection(max_tokens=1_000, buffer=200, factor=1.0)))
+    assert scorer.score(row("strict"), "<answer>7</answer>", response_tokens=tokens).value == pytest.approx(1 + penalty)
+
+
+def test_options_of_the_run_reach_the_reward():
+    sample = Sample(id="r", problem="", answer=1, problem_type="mcq", options=("a", "b"))
+    assert Scorer(RewardSection()).score(sample, "B").reason == "index_base"
+    assert Scorer(RewardSection(options={"multiple-choice": {"index_base": 0}})).score(sample, "B").accuracy == 1
+    with pytest.raises(RequestError, match="index_base"):
+        Scorer(RewardSection(options={"multiple-choice": {"indx_base": 0}})).score(sample, "B")
+
+
+def test_unknown_problem_type_is_no_open_question():
+    found = Scorer(RewardSection()).score(row("segmentation of cells"), "7")
+    assert (found.status, found.reason) == ("invalid_gold", "unknown_problem_type")
