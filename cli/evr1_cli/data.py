@@ -30,11 +30,11 @@ def check(
     media: Annotated[bool, typer.Option("--media/--no-media", help="Look whether the media files exist.")] = True,
     json: Json = False,
 ) -> None:
-    """Read and check every row; print counts and each bad row. Exit code 1 when a row is bad."""
+    """Read and check every row, its gold answer too; print counts and each bad row. Exit code 1 when a row is bad."""
     import json as json_module
     from dataclasses import asdict
 
-    rows = _read(data, media_root, limit, media)
+    rows = _with_golds_checked(_read(data, media_root, limit, media))
     counts = _counts(rows.samples)
     if json:
         report = {
@@ -85,6 +85,29 @@ def _read(files: list[Path], media_root: Path | None, limit: int | None, media: 
     from evr1_core.plugins import serves
 
     return read_samples(files, media_root, "exclude", limit, serves, check_media=media)
+
+
+def _with_golds_checked(rows: Rows) -> Rows:
+    """Rows whose gold answer or scoring options can't be used become bad ones, as the scorer would say in a run."""
+    from dataclasses import replace
+
+    from evr1_core.config.models import RewardSection
+    from evr1_core.errors import RequestError
+    from evr1_core.scoring.score import Scorer
+    from evr1_core.types import Exclusion
+
+    scorer = Scorer(RewardSection())
+    faults = []
+    for sample in rows.samples:
+        try:
+            cause = scorer.check(sample)
+            fault = f"invalid_gold: {cause}: {str(sample.answer)[:60]!r}" if cause else ""
+        except RequestError as error:
+            fault = str(error)
+        if fault:
+            faults.append(Exclusion(sample.id, "invalid_gold", f"{rows.places[sample.id]}: answer: {fault}"))
+    bad = {exclusion.sample_id for exclusion in faults}
+    return replace(rows, samples=[sample for sample in rows.samples if sample.id not in bad], exclusions=[*rows.exclusions, *faults])
 
 
 def _find(rows: Rows, data: Path, row: str) -> Sample:

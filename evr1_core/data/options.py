@@ -32,13 +32,22 @@ def labelled(options: Sequence[str] | Mapping[str, str] | None) -> list[tuple[st
         return []
     if isinstance(options, Mapping):
         return [(str(label), text.strip()) for label, text in options.items()]
-    found = [_LABEL.fullmatch(option) for option in options]
+    found = [label_form(option) for option in options]
     if all(found):
-        labels = [next(filter(None, (match["round"], match["square"], match["bare"]))).upper() for match in found if match]
+        pairs = [pair for pair in found if pair]
+        labels = [label for label, _ in pairs]
         numbers = [str(place) for place in range(1, len(labels) + 1)]
         if labels == list(string.ascii_uppercase[: len(labels)]) or labels == numbers:
-            return [(label, match["text"].strip()) for label, match in zip(labels, found, strict=True) if match]
+            return pairs
     return [(_letter(place), option.strip()) for place, option in enumerate(options)]
+
+
+def label_form(line: str) -> tuple[str, str] | None:
+    """(label, text) of a line such as `(B) Red` or `Option 2: Red`; None for any other line."""
+    match = _LABEL.fullmatch(line)
+    if not match:
+        return None
+    return (match["round"] or match["square"] or match["bare"]).upper(), match["text"].strip()
 
 
 def option_lines(options: Sequence[str] | Mapping[str, str] | None) -> list[str]:

@@ -298,3 +298,10 @@ def test_data_check_counts_and_names_bad_rows(tmp_path: Path) -> None:
     assert "missing_media" in CliRunner().invoke(app, ["check", str(data), "--json"]).output
     (tmp_path / "a.mp4").touch()
     assert CliRunner().invoke(app, ["check", str(data), "--limit", "1"]).exit_code == 0
+
+
+def test_data_check_finds_gold_answers_that_cannot_be_scored(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"problem": "Which?", "answer": "E", "options": ["Red", "Blue"], "problem_type": "mcq"}', encoding="utf-8")
+    done = CliRunner().invoke(app, ["check", str(data)])
+    assert done.exit_code == 1 and f"{data}:1: answer: invalid_gold: no_such_option: 'E'" in done.output
