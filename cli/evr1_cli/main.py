@@ -23,9 +23,12 @@ from typing import Any
 COMMANDS = {
     "algorithms": "Algorithms: list them.",
     "benchmarks": "Benchmarks: list them.",
+    "config": "Show configurations.",
+    "data": "Check and show data.",
     "models": "Model families and their presets: list them.",
     "plugins": "Plugins: list them, show one.",
     "rewards": "Rewards: list them.",
+    "train": "Train a model with reinforcement learning.",
 }
 """Built-in commands: name -> one line of help. The module is `evr1_cli.<name>`, dashes as underscores."""
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from evr1_core import plugins
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
-from evr1_core.specs import ModelSpec
 
 
 def model_location(name: str) -> str:
     """A preset's repository id or directory; anything else as it is."""
-    presets = {preset: place for spec in plugins.catalogue().specs(ModelSpec) for preset, place in spec.presets.items()}
-    return plugins.preset(name) if name in presets else name
+    return plugins.preset(name) if plugins.is_preset(name) else name
 
 
 def local_directory(name: str) -> Path:
