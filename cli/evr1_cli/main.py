@@ -14,10 +14,11 @@ time to start doesn't grow with the number of commands.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 COMMANDS = {
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 the work failed, 2 the request is wrong."""
     args = list(sys.argv[1:] if argv is None else argv)
     if args[:1] == ["--version"]:
-        print(f"evr1 {_version()}")
+        from evr1_core import __version__
+
+        print(f"evr1 {__version__}")
         return 0
     from evr1_core.errors import Evr1Error
 
@@ -81,25 +84,25 @@ def _built_in(name: str) -> Any:
     return getattr(module, "app", None) or module.command
 
 
-def _plugin_commands() -> Mapping[str, tuple[str, Callable[[], Any]]]:
-    """Commands that plugins add: name -> (summary, loader)."""
-    return {}
+def _plugin_commands() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """Commands that plugins add: name -> (summary, loader). A built-in command of the same name goes first."""
+    from evr1_core import plugins
+    from evr1_core.specs import CommandSpec
+
+    specs = {spec.name: spec for spec in plugins.catalogue().specs(CommandSpec) if spec.name not in COMMANDS}
+    return {name: (spec.summary, functools.partial(_plugin_command, name)) for name, spec in specs.items()}
+
+
+def _plugin_command(name: str) -> Any:
+    from evr1_core import plugins
+
+    spec = plugins.command(name)  # stops where two plugins offer it
+    plugins.check_requirements(spec)
+    return plugins.resolve(spec.target)
 
 
 def _placeholder() -> None:
     raise AssertionError("only the command that was asked for runs")
-
-
-_placeholder.__doc__ = None
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("evr1")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

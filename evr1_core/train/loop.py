@@ -75,7 +75,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     options, wanted = run.algorithm.options, run.config.train.batch_size
     kept: list[Group] = []
     seen: list[Group] = []
-    tries = 0
+    tries, media = 0, run.builder.store.counters.as_dict()
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
         samples = next(run.order, None)
         if samples is None:
@@ -92,6 +92,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         seen += groups
         kept += selection.keep(groups, options)
         tries += 1
+    record.log({f"media/{name}": count - media[name] for name, count in run.builder.store.counters.as_dict().items()})
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
     if len(kept) < wanted and options.dynamic_sampling:
         run.last_explanation = selection.explain_no_signal(seen, options, tries)

@@ -96,7 +96,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     seed_everything(config.seed)
     adapter = load_adapter(model_name(config))
     builder = open_builder(config, adapter)
-    record = Record.open(config, origins or {}, command=command)
+    record = Record.open(config, origins or {}, command=command, total=total)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     engine = open_engine(config.rollout.engine, config.rollout.options, engine_context(config, adapter, samples, device, model=policy.model))
     return Run(
@@ -109,7 +109,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
         pool=ScoringPool(config.rewards),
         algorithm=algorithm,
         record=record,
-        checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep),
+        checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep, note=record.note),
         total_steps=total,
     )
 

@@ -1,0 +1,208 @@
+"""`evr1 train` end to end on a tiny model and real encoded files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from evr1_core.config.load import load
+from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.train import loop
+from evr1_core.train.checkpoint import CheckpointError
+from evr1_core.train.run import Run, open_run
+from tests.support.questions import write_questions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_questions(tmp_path_factory.mktemp("questions"))
+
+
+@pytest.fixture
+def settings(tiny_directory: Path, questions: Path, tmp_path: Path) -> list[str]:
+    """Overrides of a short run with rewards that vary: the text rows reward format alone at the start."""
+    return [
+        f"output={tmp_path / 'runs'}",
+        f"model.path={tiny_directory}",
+        "model.dtype=float32",
+        f"data.train=[{questions}]",
+        "data.max_prompt_tokens=600",
+        f"media.cache_dir={tmp_path / 'cache'}",
+        "rollout.n=4",
+        "rollout.max_tokens=6",
+        "algorithm.name=grpo",
+        "train.batch_size=4",
+        "train.steps=4",
+        "train.lr=1e-3",
+        "train.save_every=2",
+        "train.schedule=cosine",
+        "train.micro_batch_tokens=600",
+    ]
+
+
+def start(settings: list[str], *more: str) -> Run:
+    loaded = load([], [*settings, *more])
+    return open_run(loaded.config, loaded.origins)
+
+
+def train(settings: list[str], *more: str) -> Path:
+    run = start(settings, *more)
+    try:
+        loop.fit(run)
+    finally:
+        run.close()
+    return run.config.directory
+
+
+@pytest.fixture
+def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model is never right; give the advantage something to work on, as a function of the answer alone."""
+
+    def score(run: Run, prompts: Any, answers: Any) -> Any:
+        groups = honest(run, prompts, answers)
+        from dataclasses import replace
+
+        def vary(rollout: Any) -> Any:
+            value = sum(rollout.completion.token_ids) % 7 / 7
+            return replace(rollout, score=replace(rollout.score, status="scored", value=value, accuracy=value, format=0.0))
+
+        return [replace(group, rollouts=tuple(map(vary, group.rollouts))) for group in groups]
+
+    honest = loop.score
+    monkeypatch.setattr(loop, "score", score)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What must be equal in two runs: all but times, memory and what the cache did."""
+    return [{k: v for k, v in row.items() if not k.startswith(("time", "memory/", "media/", "host/"))} for row in rows]
+
+
+def test_two_steps_and_two_more_after_a_stop_equal_four(settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = train(settings, "name=straight")
+
+    class Stopped(Exception):
+        pass
+
+    def stop_at_three(run: Run, record: Any, step: int, first: bool = False) -> bool:
+        if step == 3:
+            raise Stopped
+        return whole_step(run, record, step, first)
+
+    whole_step = loop.train_step
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(loop, "train_step", stop_at_three)
+        train(settings, "name=resumed")
+    torch.manual_seed(99)  # whatever happens in between must not matter
+    resumed = train(settings, "name=resumed")
+
+    last = "checkpoints/step-000004"
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        a, b = (load_file(run / last / name) for run in (straight, resumed))
+        assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a), name
+    a, b = (json.loads((run / last / "state.json").read_text()) for run in (straight, resumed))
+    assert a == b
+    assert without_clock(lines(straight / "metrics.jsonl")) == without_clock(lines(resumed / "metrics.jsonl"))
+    assert without_clock(lines(straight / "rollouts.jsonl")) == without_clock(lines(resumed / "rollouts.jsonl"))
+    assert [row["step"] for row in lines(resumed / "metrics.jsonl")] == [1, 2, 3, 4]
+    first = load_file(straight / "checkpoints/step-000002/model.safetensors")
+    final = load_file(straight / last / "model.safetensors")
+    assert any(not torch.equal(first[key], final[key]) for key in first), "the weights never moved: the test shows nothing"
+
+
+def test_cold_cache_decodes_each_medium_once_and_warm_cache_none(settings: list[str]) -> None:
+    more = ("train.steps=3", "data.shuffle=false")  # 12 rows, 8 of them with a medium, in 3 batches
+    cold = lines(train(settings, "name=cold", *more) / "metrics.jsonl")
+    assert sum(row["media/decoded"] for row in cold) == 8 and all(row["media/decoded"] <= 4 for row in cold)
+    warm = lines(train(settings, "name=warm", *more) / "metrics.jsonl")
+    assert [row["media/decoded"] for row in warm] == [0, 0, 0] and sum(row["media/hits"] for row in warm) == 8
+
+
+def test_rollout_and_trainer_agree_each_step(settings: list[str], varied_rewards: None) -> None:
+    rows = lines(train(settings) / "metrics.jsonl")
+    assert all(row["rollout/mismatch"] < 1e-5 for row in rows)
+    assert all(row["policy/grad_norm"] > 0 for row in rows)
+
+
+def test_a_finished_run_says_so(settings: list[str]) -> None:
+    train(settings, "train.steps=2")
+    with pytest.raises(RequestError, match="has done its 2 steps already.*raise train.steps"):
+        train(settings, "train.steps=2")
+    assert train(settings, "train.steps=3").joinpath("checkpoints/step-000003").is_dir()
+
+
+def test_a_named_checkpoint_that_is_missing_is_an_error(settings: list[str], tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no checkpoint at .*nowhere"):
+        train(settings, f"train.resume={tmp_path / 'nowhere'}")
+
+
+def test_no_signal_stops_with_an_explanation(settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PATIENCE", 2)
+    with pytest.raises(Evr1Error, match="2 steps in a row without a group to learn from: .* never right"):
+        train(settings, "algorithm.name=dapo", "algorithm.max_tries=2", "train.steps=9")
+
+
+def test_disk_full_while_saving_keeps_the_last_checkpoint(settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evr1_core.train import checkpoint
+
+    written = checkpoint.write_checkpoint
+
+    def full_at_four(directory: Path, tensors: Any, state: str) -> None:
+        if directory.name.endswith("000004"):
+            (directory / "model.safetensors").write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        written(directory, tensors, state)
+
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="No space left.*The last checkpoint is untouched"):
+        patch.setattr(checkpoint, "write_checkpoint", full_at_four)
+        train(settings)
+    run = start(settings)
+    try:
+        assert run.restore() == 2
+        assert [path.name for path in sorted((run.config.directory / "checkpoints").iterdir())] == ["step-000002"]
+    finally:
+        run.close()
+
+
+def test_unreadable_media_are_excluded_by_name_or_an_error(settings: list[str], questions: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(questions.parent, broken)
+    (broken / "0.mp4").write_bytes(b"<html>404</html>")
+    data = f"data.train=[{broken / 'train.jsonl'}]"
+    with pytest.raises(RequestError, match="q0.*damaged.*0.mp4"):
+        train(settings, data, "name=strict", "data.shuffle=false")
+    run = train(settings, data, "name=lenient", "data.bad_rows=exclude", "data.shuffle=false", "train.steps=1")
+    assert lines(run / "metrics.jsonl")[0]["excluded/damaged_media"] == 1
+    assert "q0: damaged_media" in (run / "events.log").read_text()
+
+
+def test_a_prompt_over_the_limit_is_excluded_with_the_numbers(settings: list[str]) -> None:
+    run = train(settings, "data.max_prompt_tokens=150", "train.steps=3", "data.shuffle=false")
+    log = (run / "events.log").read_text()
+    assert "too_long" in log and "allowed are 150" in log
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm.name=gropo", "no algorithm 'gropo'.*did you mean 'grpo'"),
+        ("algorithm.clip_hihg=0.3", "algorithm.clip_hihg.*did you mean 'algorithm.clip_high'"),
+        ("model.path=qwen3-vl-8bb", "qwen3-vl-8bb.*did you mean 'qwen3-vl-8b'"),
+        ("rollout.engine=vlm", "no engine 'vlm'.*did you mean 'vllm'"),
+        ("data.train=[missing.jsonl]", "missing.jsonl"),
+    ],
+)
+def test_a_wrong_request_is_named(settings: list[str], override: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        start(settings, override)
