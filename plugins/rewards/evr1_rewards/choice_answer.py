@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from evr1_core.scoring.reward import Unparsed
+from evr1_core.scoring import Unparsed
 from evr1_core.scoring.text import Event, boxes, events, heads, norm, parse_json, plain, sentence, unwrap
 from evr1_rewards.choices import NO_LABELS, WORD, Choices, Labels
 
