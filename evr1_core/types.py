@@ -87,7 +87,7 @@ class VideoBudget:
     max_pixels: int = 262_144
     """Per frame."""
     total_pixels: int | None = None
-    """Over all frames of one video; None is no further limit."""
+    """Over all temporal patches of one video (one frame's pixels for each); None is no further limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,14 @@ class Clip:
     key: str
     """Cache key: content hash, budget, sampler, decoder and factors."""
     kind: Literal["image", "video"] = "video"
+    span: float = 0.0
+    """Seconds of the source that the frames stand for: its duration, or the part between start and end. 0 is the whole source."""
 
     @property
     def sampled_fps(self) -> float:
-        """Frames per second of the frames really taken: len / source_frames * source_fps."""
+        """Frames per second of the frames really taken: len / span, where the whole source spans source_frames / source_fps."""
+        if self.span > 0:
+            return len(self.indices) / self.span
         return len(self.indices) / self.source_frames * self.source_fps if self.source_frames else 0.0
 
     @property

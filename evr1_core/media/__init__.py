@@ -1,0 +1,1 @@
+"""Media: probe, sample, decode, resize, cache. `store.MediaStore` is the way in."""

@@ -1,0 +1,59 @@
+"""What loading a medium will give, from its headers: the numbers that the token count of a prompt is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from evr1_core.errors import MediaError
+from evr1_core.media.probe import MediaInfo
+from evr1_core.media.resize import image_size, video_size
+from evr1_core.media.sampling import select
+from evr1_core.types import Budget, MediaRef, PatchFactors
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Shape and clock of a clip that isn't decoded yet; the fields mean what they mean in `Clip`."""
+
+    kind: Literal["image", "video"]
+    frames: int
+    height: int
+    width: int
+    indices: tuple[int, ...]
+    times: tuple[float, ...]
+    source_fps: float
+    source_frames: int
+    duration: float
+    span: float
+
+    @property
+    def sampled_fps(self) -> float:
+        """Frames per second of the frames that will be taken."""
+        return self.frames / self.span if self.span else 0.0
+
+
+def plan(info: MediaInfo, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Plan:
+    """The clip that `MediaStore.load` returns for `ref`, without decoding.
+
+    Raises MediaError: unsupported (the shape), empty (no frame between start and end).
+    """
+    if info.kind == "image":
+        height, width = _sized(info.path, lambda: image_size(info.height, info.width, budget.image, factors))
+        return Plan("image", 1, height, width, (0,), (0.0,), 0.0, 1, 0.0, 0.0)
+    try:
+        chosen = select(info, budget.video, factors.frames, ref.start, ref.end)
+    except ValueError as error:
+        raise MediaError(info.path, "empty", str(error)) from error
+    count = len(chosen.indices)
+    height, width = _sized(info.path, lambda: video_size(info.height, info.width, count, budget.video, factors))
+    return Plan(
+        "video", count, height, width, chosen.indices, chosen.times, info.fps, info.frames, info.duration, chosen.span
+    )
+
+
+def _sized(path, size):
+    try:
+        return size()
+    except ValueError as error:
+        raise MediaError(path, "unsupported", str(error)) from error

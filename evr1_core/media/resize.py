@@ -1,0 +1,78 @@
+"""The size a picture gets, and the one resize that everything goes through.
+
+Sizes follow the published rule of the video models (round both sides to the factor, keep the area inside the limits);
+they differ from it only where that rule would return a side of zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from evr1_core.types import ImageBudget, PatchFactors, VideoBudget
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_RATIO = 200.0
+"""A picture this many times longer than wide is refused: it would be a line of patches."""
+
+
+def smart_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """(height, width) in multiples of `factor`, at least one factor each, close to the aspect ratio.
+
+    The area is at most `max_pixels` (or one factor squared) when the picture is too large; a picture that is too small grows to at
+    least `min_pixels` and may then exceed `max_pixels` by the rounding up, as the published rule does.
+    Raises ValueError when the sides differ by more than `MAX_RATIO`.
+    """
+    if height < 1 or width < 1:
+        raise ValueError(f"the picture is {width}x{height} pixels")
+    if max(height, width) / min(height, width) > MAX_RATIO:
+        raise ValueError(f"the picture is {width}x{height} pixels; sides may differ by a factor of at most {MAX_RATIO:.0f}")
+    tall, wide = max(factor, round(height / factor) * factor), max(factor, round(width / factor) * factor)
+    if tall * wide > max_pixels:
+        beta = math.sqrt(height * width / max_pixels)
+        tall, wide = math.floor(height / beta / factor) * factor, math.floor(width / beta / factor) * factor
+        # A thin side stops at one factor; the long side then gives back what that added.
+        if tall < factor:
+            tall, wide = factor, min(wide, max_pixels // factor // factor * factor)
+        elif wide < factor:
+            tall, wide = min(tall, max_pixels // factor // factor * factor), factor
+    elif tall * wide < min_pixels:
+        beta = math.sqrt(min_pixels / (height * width))
+        tall, wide = math.ceil(height * beta / factor) * factor, math.ceil(width * beta / factor) * factor
+    return max(tall, factor), max(wide, factor)
+
+
+def video_size(height: int, width: int, frames: int, budget: VideoBudget, factors: PatchFactors) -> tuple[int, int]:
+    """(height, width) of each of `frames` frames.
+
+    `total_pixels` counts one frame per temporal patch, as the models count tokens: it is a budget of tokens times the pixels of a
+    token. It never pushes a frame below 1.05 times `min_pixels`.
+    """
+    limit = budget.max_pixels
+    if budget.total_pixels is not None:
+        limit = min(limit, max(budget.total_pixels / frames * factors.frames, int(budget.min_pixels * 1.05)))
+    return smart_size(height, width, factors.pixels, budget.min_pixels, int(limit))
+
+
+def image_size(height: int, width: int, budget: ImageBudget, factors: PatchFactors) -> tuple[int, int]:
+    """(height, width) of an image."""
+    return smart_size(height, width, factors.pixels, budget.min_pixels, budget.max_pixels)
+
+
+def method() -> str:
+    """Name and version of the resize, a part of every cache key."""
+    import PIL
+
+    return f"pillow-{PIL.__version__}-bicubic"
+
+
+def resize_rgb(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [H, W, 3] -> uint8 [height, width, 3]; bicubic (a = -0.5), antialiased, rounded to 8 bits."""
+    import numpy as np
+    from PIL import Image
+
+    if picture.shape[:2] == (height, width):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
