@@ -166,20 +166,22 @@ def describe(offer: Offer) -> str:
 
 
 def missing_requirements(spec: Spec) -> list[str]:
-    """Requirements of a spec that are not installed, or not in a fitting version. Raises PluginFault for one that can't be read.
+    """Requirements of a spec that are not installed, or not in a fitting version; `one | other` is met by either.
 
-    `one | other` is met by either: some packages are published under another name for CPU.
+    Raises PluginFault for a text that is no requirement.
     """
-    return [text for text in spec.requires if not any(_installed(part.strip(), spec) for part in text.split("|"))]
-
-
-def _installed(text: str, spec: Spec) -> bool:
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
 
     try:
-        requirement = Requirement(text)
+        return [text for text in spec.requires if not any(_installed(one) for one in text.split("|"))]
     except InvalidRequirement as error:
-        raise PluginFault(f"{kind_of(spec)} {spec.name!r}: requires {text!r} is not a requirement such as 'package>=1.2'") from error
+        raise PluginFault(f"{kind_of(spec)} {spec.name!r}: requires {spec.requires}: {_one_line(error)}") from error
+
+
+def _installed(text: str) -> bool:
+    from packaging.requirements import Requirement
+
+    requirement = Requirement(text.strip())
     if requirement.marker and not requirement.marker.evaluate():
         return True
     try:
@@ -189,7 +191,7 @@ def _installed(text: str, spec: Spec) -> bool:
 
 
 def pip_line(requirements: Iterable[str]) -> str:
-    """The command that installs them."""
+    """The command that installs them; of alternatives the first."""
     return "pip install " + " ".join(f"'{text.split('|')[0].strip()}'" for text in requirements)
 
 

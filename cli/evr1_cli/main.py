@@ -14,11 +14,10 @@ time to start doesn't grow with the number of commands.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 COMMANDS = {
@@ -65,8 +64,8 @@ def program(args: Sequence[str]) -> Any:
     for name, summary in COMMANDS.items():
         _attach(app, name, summary, _built_in(name) if complete or name == wanted else _placeholder)
     if wanted not in COMMANDS:
-        for name, (summary, load) in _plugin_commands().items():
-            _attach(app, name, summary, load() if complete or name == wanted else _placeholder)
+        for name, summary in _plugin_commands(wanted).items():
+            _attach(app, name, summary, _plugin_command(name) if name == wanted else _placeholder)
     return app
 
 
@@ -84,13 +83,16 @@ def _built_in(name: str) -> Any:
     return getattr(module, "app", None) or module.command
 
 
-def _plugin_commands() -> dict[str, tuple[str, Callable[[], Any]]]:
-    """Commands that plugins add: name -> (summary, loader). A built-in command of the same name goes first."""
+def _plugin_commands(wanted: str | None) -> dict[str, str]:
+    """Commands that plugins add: name -> summary. A built-in command of the same name goes first."""
     from evr1_core import plugins
     from evr1_core.specs import CommandSpec
 
-    specs = {spec.name: spec for spec in plugins.catalogue().specs(CommandSpec) if spec.name not in COMMANDS}
-    return {name: (spec.summary, functools.partial(_plugin_command, name)) for name, spec in specs.items()}
+    found = plugins.catalogue()
+    commands = {spec.name: spec.summary for spec in found.specs(CommandSpec) if spec.name not in COMMANDS}
+    for failure in found.failures if wanted and wanted not in commands else ():
+        print(f"evr1: plugin {failure.plugin} failed to load and may offer {wanted!r}: {failure.reason}", file=sys.stderr)
+    return commands
 
 
 def _plugin_command(name: str) -> Any:

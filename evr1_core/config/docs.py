@@ -54,6 +54,20 @@ def reference(model: type[BaseModel] = RunConfig, prefix: str = "", intro: bool 
     return "\n".join(lines)
 
 
+def field_rows(model: type[BaseModel]) -> list[dict[str, str]]:
+    """Key, type, default and meaning of each field, in words; for the options of a plugin."""
+    docs = field_docs(model)
+    return [
+        {
+            "option": name,
+            "type": _type(field.annotation),
+            "default": "required" if field.is_required() else show(_default(field)),
+            "meaning": docs.get(name, ""),
+        }
+        for name, field in model.model_fields.items()
+    ]
+
+
 def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
