@@ -1,0 +1,95 @@
+"""Numbers of one step from its groups, its timings and this process. Keys are `area/what`."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evr1_core.types import Group
+
+GIB = 2**30
+
+
+def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over all answers of a step, dropped groups included.
+
+    `reward/*` are means over the answers that have the number; `score/*` are shares of all answers, so that a mean
+    over few is seen as such.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if not rollouts:
+        return {}
+    values: dict[str, list[float]] = defaultdict(list)
+    statuses: dict[str, int] = dict.fromkeys(("scored", "unparsed", "failed", "invalid_gold"), 0)
+    for group in groups:
+        for rollout in group.rollouts:
+            score = rollout.score
+            statuses[score.status] += 1
+            named = {"reward/value": score.value, "reward/accuracy": score.accuracy, "reward/format": score.format}
+            named |= {f"reward/part_{name}": part for name, part in score.parts.items()}
+            named[f"accuracy/{group.sample.problem_type}"] = score.accuracy
+            for name, value in named.items():
+                if value is not None:
+                    values[name].append(value)
+    lengths = [len(rollout.completion.token_ids) for rollout in rollouts]
+    cut = sum(rollout.completion.finish_reason == "length" for rollout in rollouts)
+    return {
+        **{name: sum(found) / len(found) for name, found in values.items()},
+        **{f"score/{status}": count / len(rollouts) for status, count in statuses.items()},
+        "rollout/groups": len(groups),
+        "rollout/answers": len(rollouts),
+        "rollout/tokens_mean": sum(lengths) / len(lengths),
+        "rollout/tokens_max": max(lengths),
+        "rollout/truncated": cut / len(rollouts),
+        "rollout/prompt_tokens_max": max(len(group.prompt.token_ids) for group in groups),
+    }
+
+
+def memory_metrics() -> dict[str, float]:
+    """GiB of memory of this process, of its children (scorers, decoders) and of the accelerator, where each is known."""
+    found = {"memory/host_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB}
+    own = _resident("self")
+    if own is not None:
+        found["memory/host"] = own
+        found["memory/children"] = sum(_resident(child) or 0.0 for child in _children())
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["memory/device_peak"] = torch.cuda.max_memory_allocated() / GIB
+        torch.cuda.reset_peak_memory_stats()
+    return found
+
+
+def split_finite(metrics: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:
+    """(numbers, with None for those that are not finite; names of these)."""
+    plain: dict[str, float | None] = {}
+    strange: list[str] = []
+    for name, value in metrics.items():
+        number = int(value) if isinstance(value, (bool, int)) else float(value)
+        if math.isfinite(number):
+            plain[name] = number
+        else:
+            plain[name] = None
+            strange.append(name)
+    return plain, strange
+
+
+def _resident(process: str) -> float | None:
+    """Resident memory in GiB; None where the system doesn't tell or the process is gone."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * resource.getpagesize() / GIB
+
+
+def _children() -> Iterable[str]:
+    for path in Path("/proc/self/task").glob("*/children"):
+        try:
+            yield from path.read_text().split()
+        except OSError:  # the thread ended while we looked
+            continue

@@ -1,0 +1,80 @@
+"""Rows of rollouts.jsonl: one per answer, with everything that explains its score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from evr1_core.record.files import to_json
+from evr1_core.types import Clip, Group, Score
+
+
+def rollout_rows(
+    step: int, groups: Sequence[Group], kept: Sequence[bool], advantages: Sequence[float | None] | None = None
+) -> Iterator[dict]:
+    """`kept[i]` tells whether group i was trained on. `advantages` holds one number per answer of the groups, in order."""
+    position = 0
+    for index, (group, used) in enumerate(zip(groups, kept, strict=True)):
+        sample = group.sample
+        frames = [media_row(clip) for clip in group.prompt.clips]
+        for answer, rollout in enumerate(group.rollouts):
+            completion = rollout.completion
+            yield {
+                "step": step,
+                "group": index,
+                "answer": answer,
+                "sample": sample.id,
+                "problem_type": sample.problem_type,
+                "source": sample.source,
+                "gold": plain(sample.answer),
+                "text": completion.text,
+                "tokens": len(completion.token_ids),
+                "prompt_tokens": len(group.prompt.token_ids),
+                "finish_reason": completion.finish_reason,
+                "weight_version": completion.weight_version,
+                "provenance": rollout.provenance,
+                "kept": used,
+                "advantage": advantages[position] if advantages is not None else None,
+                "score": score_row(rollout.score),
+                "media": frames,
+            }
+            position += 1
+
+
+def plain(value: Any) -> Any:
+    """The value where JSON has it, else its printed form (dates and the like from data files)."""
+    try:
+        to_json(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
+
+
+def score_row(score: Score) -> dict[str, Any]:
+    """A score as plain JSON values."""
+    return {
+        "status": score.status,
+        "value": score.value,
+        "accuracy": score.accuracy,
+        "format": score.format,
+        "parts": dict(score.parts),
+        "answer": score.answer,
+        "reason": score.reason,
+        "source": score.source,
+    }
+
+
+def media_row(clip: Clip) -> dict[str, Any]:
+    """What the model was really shown of one medium: frames, size, rate, and the key of the cached frames."""
+    height, width = clip.size
+    return {
+        "kind": clip.kind,
+        "frames": len(clip.times),
+        "height": height,
+        "width": width,
+        "fps": round(clip.sampled_fps, 6),
+        "duration": clip.duration,
+        "key": clip.key,
+        "content": clip.content_hash,
+        "decoder": clip.decoder,
+    }
