@@ -68,7 +68,7 @@ class Sample:
 
     @property
     def data_type(self) -> DataType:
-        kinds = {ref.kind for ref in self.media}
+        kinds: set[Literal["image", "video"]] = {ref.kind for ref in self.media}
         if not kinds:
             return "text"
         return "mixed" if len(kinds) > 1 else kinds.pop()

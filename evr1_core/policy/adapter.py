@@ -14,6 +14,7 @@ from evr1_core.types import Clip, PatchFactors
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from evr1_core.media.plan import Plan
 
@@ -66,14 +67,14 @@ class ModelAdapter(Protocol):
         """The clip's clock in the form that processors and engines of this family read."""
         ...
 
-    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> nn.Module:
+    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> PreTrainedModel:
         """The trainable model of `directory`."""
         ...
 
-    def parts(self, model: nn.Module) -> dict[str, list[nn.Module]]:
+    def parts(self, model: PreTrainedModel) -> dict[str, list[nn.Module]]:
         """Named parts that can be frozen, for example `vision`: each by its modules, so that no parameter is missed."""
         ...
 
-    def engine_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    def engine_weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Every weight, by the names a rollout engine loads."""
         ...

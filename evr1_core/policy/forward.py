@@ -8,9 +8,9 @@ Shapes: b rows, L tokens of the sequence, K answer tokens of all rows together, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.types import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 HEAD_BYTES = 1 << 30
 """Logits in float32 that are held at once; a vocabulary of 150,000 makes 24,000 answer tokens 14 GB."""
@@ -53,7 +56,7 @@ def micro_batches(rows: Sequence[Row], limit: int, packing: bool) -> Iterator[li
 
 
 def answer_logprobs(
-    model: nn.Module, adapter: ModelAdapter, rows: Sequence[Row], *, packing: bool, temperature: float, device: str
+    model: PreTrainedModel, adapter: ModelAdapter, rows: Sequence[Row], *, packing: bool, temperature: float, device: str
 ) -> Tensor:
     """Log-probability of every answer token at the sampling temperature, media tokens excluded: float32 [b, T], padded right with 0."""
     pack = _packed if packing else _padded
@@ -64,6 +67,7 @@ def answer_logprobs(
     hidden = hidden.reshape(-1, hidden.shape[-1])[where.to(device)]
     targets = torch.tensor([token for row in rows for token in row.answer], device=device)
     head = model.get_output_embeddings()
+    assert head is not None
     flat = head_logprobs(hidden, head, targets, temperature, torch.tensor(adapter.forbidden_token_ids, device=device))
     return nn.utils.rnn.pad_sequence(list(flat.split([len(row.answer) for row in rows])), batch_first=True)
 
@@ -73,10 +77,7 @@ def _packed(adapter: ModelAdapter, rows: Sequence[Row]) -> tuple[dict[str, Tenso
     whose first restarts at 0 for every row, no attention mask, and no cache."""
     ids = torch.tensor([token for row in rows for token in row.token_ids])[None]
     positions = torch.cat(
-        [
-            torch.cat([torch.arange(len(row))[None], adapter.position_ids(row.token_ids, row.prompt.features)])
-            for row in rows
-        ],
+        [torch.cat([torch.arange(len(row))[None], adapter.position_ids(row.token_ids, row.prompt.features)]) for row in rows],
         dim=1,
     )[:, None]
     starts = torch.tensor([0, *[len(row) for row in rows]]).cumsum(0)
@@ -127,5 +128,3 @@ def as_rectangle(rows: Sequence[Sequence[Any]], fill: float, dtype: torch.dtype)
     """Lists of different lengths -> [b, T], padded right."""
     longest = max((len(row) for row in rows), default=0)
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=dtype).reshape(len(rows), longest)
-
-

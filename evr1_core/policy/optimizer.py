@@ -25,9 +25,7 @@ class MasterAdamW:
             for name, parameter in self.parameters.items()
         }
         self.section = section
-        self.adamw = torch.optim.AdamW(
-            list(self.masters.values()), lr=section.lr, betas=section.betas, weight_decay=section.weight_decay
-        )
+        self.adamw = torch.optim.AdamW(list(self.masters.values()), lr=section.lr, betas=section.betas, weight_decay=section.weight_decay)
         for name, parameter in self.parameters.items():
             if self.masters[name] is not parameter:
                 parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
 from evr1_core.policy.optimizer import MasterAdamW, learning_rate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Policy:
@@ -27,7 +31,7 @@ class Policy:
         self.model = adapter.load_model(getattr(torch, model.dtype), attention=model.attention, device=device)
         self.frozen = freeze(adapter, self.model, model.freeze)
         if model.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model.train()
         self.optimizer = MasterAdamW(self.model.named_parameters(), train)
 
@@ -72,7 +76,9 @@ class Policy:
         missing, extra = own.keys() - tensors["model"].keys(), tensors["model"].keys() - own.keys()
         if missing or extra:
             names = ", ".join(sorted(missing | extra)[:3])
-            raise RequestError(f"the checkpoint belongs to another model: {len(missing)} tensors missing, {len(extra)} unknown ({names}, ...)")
+            raise RequestError(
+                f"the checkpoint belongs to another model: {len(missing)} tensors missing, {len(extra)} unknown ({names}, ...)"
+            )
         with torch.no_grad():
             for name, tensor in tensors["model"].items():
                 own[name].copy_(tensor)
@@ -80,7 +86,7 @@ class Policy:
         self.steps = steps
 
 
-def freeze(adapter: ModelAdapter, model: nn.Module, names: Sequence[str]) -> dict[str, int]:
+def freeze(adapter: ModelAdapter, model: PreTrainedModel, names: Sequence[str]) -> dict[str, int]:
     """Switch off the gradient of whole modules; returns part -> number of parameters frozen."""
     parts = adapter.parts(model)
     counts: dict[str, int] = {}

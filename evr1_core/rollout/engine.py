@@ -19,7 +19,8 @@ from evr1_core.specs import EngineSpec
 from evr1_core.types import Completion, Prompt, Sampling
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 
 class PromptMismatch(Evr1Error):
@@ -61,7 +62,7 @@ class EngineContext:
     """Most images in one prompt."""
     max_videos: int = 1
     """Most videos in one prompt."""
-    model: nn.Module | None = None
+    model: PreTrainedModel | None = None
     """The policy's own module when engine and policy live in one process: an engine may run it directly."""
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from evr1_core.config.models import RunConfig
 from evr1_core.data.prompts import PromptBuilder
 from evr1_core.errors import RequestError
-from evr1_core.media.store import MediaStore, default_cache_dir
+from evr1_core.media.store import MediaStore
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.rollout.engine import EngineContext
 from evr1_core.types import Sample
 
 if TYPE_CHECKING:
-    from torch import nn
+    from transformers import PreTrainedModel
 
 
 def model_name(config: RunConfig) -> str:
@@ -23,14 +23,16 @@ def model_name(config: RunConfig) -> str:
     return config.model.path
 
 
-def open_builder(config: RunConfig, adapter: ModelAdapter, phase: str = "train") -> PromptBuilder:
+def open_store(config: RunConfig) -> MediaStore:
+    """The one way from files to frames."""
+    return MediaStore(cache_dir=config.media.cache_dir, mode=config.media.mode, deadline=config.media.deadline)
+
+
+def open_builder(
+    config: RunConfig, adapter: ModelAdapter, store: MediaStore, phase: Literal["train", "evaluate"] = "train"
+) -> PromptBuilder:
     """The one prompt builder, with the budget of `train` or `evaluate`."""
     section = config.media.train if phase == "train" else config.media.evaluate
-    store = MediaStore(
-        cache_dir=config.media.cache_dir or default_cache_dir(),
-        mode=config.media.mode,
-        deadline=config.media.deadline,
-    )
     return PromptBuilder(
         adapter,
         store,
@@ -44,7 +46,12 @@ def open_builder(config: RunConfig, adapter: ModelAdapter, phase: str = "train")
 
 
 def engine_context(
-    config: RunConfig, adapter: ModelAdapter, samples: Sequence[Sample], device: str, model: nn.Module | None = None, max_tokens: int | None = None
+    config: RunConfig,
+    adapter: ModelAdapter,
+    samples: Sequence[Sample],
+    device: str,
+    model: PreTrainedModel | None = None,
+    max_tokens: int | None = None,
 ) -> EngineContext:
     """What the engine must hold: the longest prompt and answer, the most media in one row."""
     return EngineContext(

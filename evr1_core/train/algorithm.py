@@ -96,15 +96,17 @@ def aggregate(values: Tensor, mask: Tensor, totals: Totals, options: AlgorithmOp
     kept = torch.where(mask, values, torch.zeros_like(values))
     if options.aggregation == "token-mean":
         return kept.sum() / max(totals.tokens, 1)
-    length = options.norm_length
-    if options.aggregation.endswith("-norm") and length is None:
-        raise RequestError(f"algorithm.aggregation {options.aggregation} divides by a constant: set algorithm.norm_length")
+    length = 1
+    if options.aggregation.endswith("-norm"):
+        if options.norm_length is None:
+            raise RequestError(f"algorithm.aggregation {options.aggregation} divides by a constant: set algorithm.norm_length")
+        length = options.norm_length
     if options.aggregation == "token-sum-norm":
         return kept.sum() / length
     sequences = max(totals.effective if options.seq_denominator == "effective" else totals.sequences, 1)
     if options.aggregation == "seq-mean-token-mean":
         return (kept.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum() / sequences
-    return kept.sum() / sequences / (length if options.aggregation.endswith("-norm") else 1)
+    return kept.sum() / sequences / length
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     """Train from the last checkpoint, or from the start, to the last step."""
     start = run.restore()
     if start >= run.total_steps:
-        raise RequestError(
-            f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name"
-        )
+        raise RequestError(f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name")
     every, last = run.config.evaluate.every, run.total_steps
     if start == 0 and validate is not None and run.config.evaluate.first:
         run.record.validation(0, validate(run, 0))
@@ -75,7 +73,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     options, wanted = run.algorithm.options, run.config.train.batch_size
     kept: list[Group] = []
     seen: list[Group] = []
-    tries, media = 0, run.builder.store.counters.as_dict()
+    tries, media = 0, run.store.counters.as_dict()
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
         samples = next(run.order, None)
         if samples is None:
@@ -92,7 +90,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         seen += groups
         kept += selection.keep(groups, options)
         tries += 1
-    record.log({f"media/{name}": count - media[name] for name, count in run.builder.store.counters.as_dict().items()})
+    record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
     if len(kept) < wanted and options.dynamic_sampling:
         run.last_explanation = selection.explain_no_signal(seen, options, tries)
@@ -144,5 +142,3 @@ def check_agreement(run: Run, groups: Sequence[Group], rows: int = 8) -> None:
             f"rollout engine and trainer disagree: mean log-probability difference {difference:.3g} on the first batch, "
             f"limit train.max_mismatch={run.config.train.max_mismatch}. Check that both use one dtype and supported versions (docs/engines.md)"
         )
-
-

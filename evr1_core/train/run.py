@@ -20,11 +20,12 @@ from evr1_core.data.order import DataOrder
 from evr1_core.data.prompts import PromptBuilder
 from evr1_core.data.rows import read_samples
 from evr1_core.errors import RequestError
+from evr1_core.media.store import MediaStore
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
 from evr1_core.record.record import Record
 from evr1_core.rollout.engine import Engine, open_engine
-from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder
+from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
 from evr1_core.scoring.pool import ScoringPool
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
@@ -38,6 +39,7 @@ class Run:
     config: RunConfig
     samples: list[Sample]
     order: DataOrder
+    store: MediaStore
     builder: PromptBuilder
     policy: Policy
     engine: Engine
@@ -83,7 +85,7 @@ class Run:
     def close(self) -> None:
         self.pool.close()
         self.engine.close()
-        self.builder.store.close()
+        self.store.close()
         self.record.close()
 
 
@@ -95,14 +97,18 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     device = choose_device(config.model.device)
     seed_everything(config.seed)
     adapter = load_adapter(model_name(config))
-    builder = open_builder(config, adapter)
+    store = open_store(config)
+    builder = open_builder(config, adapter, store)
     record = Record.open(config, origins or {}, command=command, total=total)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
-    engine = open_engine(config.rollout.engine, config.rollout.options, engine_context(config, adapter, samples, device, model=policy.model))
+    engine = open_engine(
+        config.rollout.engine, config.rollout.options, engine_context(config, adapter, samples, device, model=policy.model)
+    )
     return Run(
         config=config,
         samples=samples,
         order=order,
+        store=store,
         builder=builder,
         policy=policy,
         engine=engine,

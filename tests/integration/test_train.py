@@ -153,7 +153,9 @@ def test_no_signal_stops_with_an_explanation(settings: list[str], monkeypatch: p
         train(settings, "algorithm.name=dapo", "algorithm.max_tries=2", "train.steps=9")
 
 
-def test_disk_full_while_saving_keeps_the_last_checkpoint(settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_while_saving_keeps_the_last_checkpoint(
+    settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from evr1_core.train import checkpoint
 
     written = checkpoint.write_checkpoint

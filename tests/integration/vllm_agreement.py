@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import torch
-from evr1_models.qwen3_vl import Qwen3VL
 
 from evr1_core.policy.forward import Row, answer_logprobs
 from evr1_core.rollout.engine import EngineContext, open_engine
 from evr1_core.types import Completion, Prompt, Sampling
+from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import all_prompts
 
 TEMPERATURE = 0.9

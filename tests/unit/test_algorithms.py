@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from evr1_algorithms import dapo, grpo
-from evr1_algorithms.pieces import clipped_surrogate, group_normalised
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evr1_algorithms import dapo, grpo
+from evr1_algorithms.pieces import clipped_surrogate, group_normalised
 from evr1_core.train.algorithm import RewardBatch, TokenBatch, Totals, aggregate
 from evr1_core.train.options import AlgorithmOptions
 
@@ -47,7 +47,12 @@ def run_loss(case: dict[str, Any], advantages: torch.Tensor, mask: torch.Tensor)
     loss.backward()
     assert logprobs.grad is not None
     close(logprobs.grad, expected["grad_logp_new"])
-    for name, key in {"clip_high": "clipfrac_high", "clip_low": "clipfrac_low", "clip_dual": "clipfrac_dual", "approx_kl": "approx_kl"}.items():
+    for name, key in {
+        "clip_high": "clipfrac_high",
+        "clip_low": "clipfrac_low",
+        "clip_dual": "clipfrac_dual",
+        "approx_kl": "approx_kl",
+    }.items():
         if key in expected and name in found.metrics:
             close(torch.where(mask, found.metrics[name], 0).sum() / max(totals.tokens, 1), expected[key])
 

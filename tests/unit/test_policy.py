@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from evr1_engines.hf import HFEngine, Options
-from evr1_models.qwen3_vl import Qwen3VL
 
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
@@ -16,6 +14,8 @@ from evr1_core.policy.optimizer import learning_rate
 from evr1_core.policy.policy import Policy
 from evr1_core.rollout.engine import EngineContext
 from evr1_core.types import Prompt, Sampling
+from evr1_engines.hf import HFEngine, Options
+from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, all_prompts, make_prompt
 
 

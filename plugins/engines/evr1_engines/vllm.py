@@ -162,7 +162,9 @@ def check_prompt(prompt: Prompt, seen: Sequence[int] | None) -> None:
     found = tuple(seen or ())
     if found == prompt.token_ids:
         return
-    place = next((i for i, (a, b) in enumerate(zip(found, prompt.token_ids, strict=False)) if a != b), min(len(found), len(prompt.token_ids)))
+    place = next(
+        (i for i, (a, b) in enumerate(zip(found, prompt.token_ids, strict=False)) if a != b), min(len(found), len(prompt.token_ids))
+    )
     raise PromptMismatch(
         f"sample {prompt.sample.id}: the engine built {len(found)} prompt tokens, the trainer {len(prompt.token_ids)}; "
         f"they first differ at token {place}. Engine and trainer would learn from different prompts: "

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from evr1_core.types import Clip, PatchFactors
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from evr1_core.media.plan import Plan
 
 ASSISTANT = "<|im_start|>assistant\n"
@@ -157,20 +159,20 @@ class Qwen3VL:
 
     # Weights ---------------------------------------------------------------------------------------------------
 
-    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> nn.Module:
+    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> PreTrainedModel:
         from transformers import Qwen3VLForConditionalGeneration
 
         return Qwen3VLForConditionalGeneration.from_pretrained(
             self.directory, dtype=dtype, attn_implementation=choose_attention(attention, device), device_map={"": device}
         )
 
-    def parts(self, model: nn.Module) -> dict[str, list[nn.Module]]:
+    def parts(self, model: PreTrainedModel) -> dict[str, list[nn.Module]]:
         visual = model.get_submodule("model.visual")
         projector = [visual.get_submodule("merger"), visual.get_submodule("deepstack_merger_list")]
         tower = [visual.get_submodule(name) for name in ("patch_embed", "pos_embed", "blocks")]
         return {"vision": tower, "projector": projector, "language": [model.get_submodule("model.language_model")]}
 
-    def engine_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    def engine_weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Tied weights under both names: an engine that loads layer by layer fills each layer for itself."""
         yield from model.state_dict().items()
 
