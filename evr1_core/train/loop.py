@@ -140,5 +140,6 @@ def check_agreement(run: Run, groups: Sequence[Group], rows: int = 8) -> None:
     if difference > run.config.train.max_mismatch:
         raise Evr1Error(
             f"rollout engine and trainer disagree: mean log-probability difference {difference:.3g} on the first batch, "
-            f"limit train.max_mismatch={run.config.train.max_mismatch}. Check that both use one dtype and supported versions (docs/engines.md)"
+            f"limit train.max_mismatch={run.config.train.max_mismatch}. "
+            "Check that both use one dtype and supported versions (docs/engines.md)"
         )
