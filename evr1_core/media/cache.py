@@ -85,7 +85,7 @@ class FrameCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=".writing-", suffix=".tmp", dir=path.parent)
             with os.fdopen(handle, "wb") as file:
-                file.write(_header(clip, zlib.crc32(frames.reshape(-1))))
+                file.write(_header(clip, zlib.crc32(frames.reshape(-1).data)))
                 file.write(frames.reshape(-1).data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -110,7 +110,7 @@ class FrameCache:
         version = (status.st_ino, status.st_size, status.st_mtime_ns)
         if self._verified.get(key) == version:
             return True
-        if zlib.crc32(frames.reshape(-1)) != checksum:
+        if zlib.crc32(frames.reshape(-1).data) != checksum:
             _log.warning("%s: the checksum does not agree, decoding again", self.path(key))
             return False
         self._verified[key] = version

@@ -55,7 +55,7 @@ def decode_video(info: MediaInfo, indices: tuple[int, ...], height: int, width: 
 
 def _frames(path: str, until: float | None) -> Any:
     """Every frame in display order; None for a packet that could not be decoded."""
-    import av
+    import av.error
 
     with opened(path) as (container, stream):
         stream.thread_type, stream.codec_context.thread_count = "AUTO", THREADS

@@ -1,7 +1,7 @@
 """Decoding in a process that can be killed.
 
 A decoder may hang, crash or eat all memory on a hostile file. So videos are decoded in a child process, started at the first need and
-kept: it reads one request per line (JSON) and answers one line (JSON) followed by the raw frames. The child loads numpy, Pillow and
+kept: it reads one request per line (JSON) and answers with a length (4 bytes), JSON and the raw frames. The child loads numpy, Pillow and
 PyAV, nothing else, and never sees the caller's `__main__`.
 """
 
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,10 @@ class DecodeGuard:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        weakref.finalize(self, _end_all, self._idle, os.getpid())
 
-    def decode(self, request: dict[str, Any], path: str) -> tuple[Plan, dict[str, Any], np.ndarray]:
-        """(plan, {rotation}, frames) for a request as `worker.answer` reads it.
+    def decode(self, request: dict[str, Any], path: str) -> tuple[Plan, int, np.ndarray]:
+        """(plan, rotation, frames) for a request as `worker.answer` reads it; no frames (0) when it asks for the plan only.
 
         Raises MediaError: what the child found, timeout (killed at the deadline), damaged (the child died).
         """
@@ -52,20 +54,20 @@ class DecodeGuard:
             self._idle.append(child)
         if "error" in answer:
             raise MediaError(path, answer["error"], answer["reason"])
-        return _plan(answer["plan"]), answer, frames
+        return _plan(answer["plan"]), answer["rotation"], frames
 
     def close(self) -> None:
         """End all idle children."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for child in idle if self._owner == os.getpid() else []:
-            _end(child)
+            _end_all(self._idle, self._owner)
 
     def _take(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._owner != os.getpid():
                 # After a fork the pipes belong to the parent process.
-                self._idle, self._owner = [], os.getpid()
+                self._idle.clear()
+                self._owner = os.getpid()
+                weakref.finalize(self, _end_all, self._idle, self._owner)
             while self._idle:
                 child = self._idle.pop()
                 if child.poll() is None:
@@ -86,28 +88,33 @@ class DecodeGuard:
             child.stdin.write(json.dumps({**request, "deadline": self.deadline}).encode() + b"\n")
         except BrokenPipeError as error:
             raise MediaError(path, "damaged", f"the decoding process {_ended(child)}") from error
-        head = bytearray()
-        while not head.endswith(b"\n"):
-            # One byte at a time would be slow for the frames; the line before them is short.
-            head += self._read(child, 1, until, path)
-        answer = json.loads(head)
+        length = int.from_bytes(self._read(child, 4, until, path), "little")
+        answer = json.loads(self._read(child, length, until, path))
         frames = np.empty(answer.get("shape", [0, 3, 0, 0]), np.uint8)
-        left = frames.reshape(-1).data
-        while left:
-            part = self._read(child, min(len(left), 2**20), until, path)
-            left[: len(part)] = part
-            left = left[len(part) :]
+        self._fill(child, frames.reshape(-1).data, until, path)
         return answer, frames
 
     def _read(self, child: subprocess.Popen[bytes], size: int, until: float, path: str) -> bytes:
+        buffer = bytearray(size)
+        self._fill(child, memoryview(buffer), until, path)
+        return bytes(buffer)
+
+    def _fill(self, child: subprocess.Popen[bytes], left: memoryview, until: float, path: str) -> None:
         assert child.stdout is not None
-        ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            raise MediaError(path, "timeout", f"the decode did not end within {self.deadline:g} s and was killed")
-        part = os.read(child.stdout.fileno(), size)
-        if not part:
-            raise MediaError(path, "damaged", f"the decoding process {_ended(child)}")
-        return part
+        while left:
+            ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise MediaError(path, "timeout", f"the decode did not end within {self.deadline:g} s and was killed")
+            count = os.readv(child.stdout.fileno(), [left[: 2**20]])
+            if not count:
+                raise MediaError(path, "damaged", f"the decoding process {_ended(child)}")
+            left = left[count:]
+
+
+def _end_all(children: list[subprocess.Popen[bytes]], owner: int) -> None:
+    """Also the finalizer of a guard: a forked copy of the owner leaves the children alone."""
+    while children and owner == os.getpid():
+        _end(children.pop())
 
 
 def _plan(fields: dict[str, Any]) -> Plan:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,mpegts,mpeg,flv,asf,ogg,ivf,rm,h264,hevc,m4v"
 """Containers that are opened. Playlists are left out: they name other files and addresses."""
+_UNTIMED = ("avi", "h264", "hevc", "m4v")
+"""Containers without presentation times: the times of their packets are in decode order, so frames are told apart by counting."""
 _HEAD = 48
 """Packets that must agree with the header before it is believed; more than any reordering depth."""
 
@@ -108,6 +110,7 @@ def check_file(path: str | os.PathLike[str]) -> str:
 def opened(path: str) -> Iterator[tuple[Any, Any]]:
     """(container, video stream) of `path`, closed at the end; errors of the library become MediaError."""
     import av
+    import av.error
 
     try:
         # An absolute path can't be read as the name of a protocol.
@@ -144,14 +147,15 @@ def probe_video(path: str) -> MediaInfo:
     """`probe` of a video file that exists."""
     with opened(path) as (container, stream):
         codec, container_name = stream.codec_context.name, container.format.name
+        untimed = container_name in _UNTIMED
         time_base, average = stream.time_base, stream.average_rate or stream.guessed_rate
         grid = _indexed(stream)
         head = list(islice(_packets(container, stream), _HEAD if grid else None))
-        stamps, ordinal = _sorted_stamps(head)
-        scanned = grid is None or not _agrees(grid, stamps, ordinal, len(head))
+        stamps, ordinal = _sorted_stamps(head, untimed)
+        scanned = grid is None or not _agrees(grid, stamps, len(head))
         if scanned and grid is not None:
             head += _packets(container, stream)
-            stamps, ordinal = _sorted_stamps(head)
+            stamps, ordinal = _sorted_stamps(head, untimed)
     if grid is not None and not scanned:
         stamps = grid.stamps(stamps[0])
     if not len(stamps):
@@ -204,11 +208,11 @@ def _indexed(stream: Any) -> _Grid | None:
     return None if entries[0].is_discard else _Grid(len(entries), step)
 
 
-def _agrees(grid: _Grid, stamps: np.ndarray, ordinal: bool, packets: int) -> bool:
+def _agrees(grid: _Grid, stamps: np.ndarray, packets: int) -> bool:
     """Whether the first packets lie on the grid. The last ones of the head may miss a neighbour that comes later in the file."""
     import numpy as np
 
-    if ordinal or len(stamps) != packets:
+    if len(stamps) != packets:
         return False
     settled = stamps if packets >= grid.frames else stamps[: max(2, packets - 16)]
     return bool(np.all(np.diff(settled) == grid.step))
@@ -226,11 +230,11 @@ def _packets(container: Any, stream: Any) -> Iterator[tuple[int | None, int | No
         yield packet.pts, packet.dts, packet.duration
 
 
-def _sorted_stamps(packets: list[tuple[int | None, int | None, int | None]]) -> tuple[np.ndarray, bool]:
+def _sorted_stamps(packets: list[tuple[int | None, int | None, int | None]], untimed: bool) -> tuple[np.ndarray, bool]:
     """Presentation times in display order, each once, and whether frames must be counted for want of them."""
     import numpy as np
 
-    if any(pts is None for pts, _, _ in packets):
+    if untimed or any(pts is None for pts, _, _ in packets):
         given = [dts for _, dts, _ in packets]
         known = all(dts is not None for dts in given) and len(set(given)) == len(given)
         return np.array(sorted(given) if known else range(len(given)), dtype=np.int64), True  # type: ignore[type-var]

@@ -17,9 +17,9 @@ from evr1_core.media import sampling
 from evr1_core.media.cache import ContentHashes, Fingerprint, FrameCache, make_key
 from evr1_core.media.decode import decoder_version
 from evr1_core.media.guard import DecodeGuard
-from evr1_core.media.plan import Plan, plan
-from evr1_core.media.probe import check_file, probe
-from evr1_core.media.worker import decode, make_request
+from evr1_core.media.plan import Plan
+from evr1_core.media.probe import check_file
+from evr1_core.media.worker import decode, look, make_request
 from evr1_core.types import Budget, Clip, MediaRef, PatchFactors
 
 Mode = Literal["auto", "cache-only", "decode-only"]
@@ -65,6 +65,7 @@ class MediaStore:
         self.hashes = ContentHashes(None if mode == "decode-only" else self.cache_dir / "hashes")
         self._cache = FrameCache(self.cache_dir)
         self._guard = DecodeGuard(deadline) if isolate else None
+        self._plans: dict[tuple[Fingerprint, MediaRef, Budget, PatchFactors], Plan] = {}
         self._lock = threading.Lock()
         self._running: dict[str, tuple[threading.Lock, int]] = {}
 
@@ -105,8 +106,19 @@ class MediaStore:
             return list(pool.map(one, refs))
 
     def plan(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Plan:
-        """Shape and clock of what `load` returns, from headers."""
-        return plan(probe(ref.path, ref.kind), ref, budget, factors)
+        """Shape and clock of what `load` returns, from headers; remembered for each state of the file.
+
+        Raises MediaError as `load` does, but for files whose damage only decoding shows.
+        """
+        asked = (Fingerprint.of(check_file(ref.path)), ref, budget, factors)
+        known = self._plans.get(asked)
+        if known is None:
+            if self._guard is not None and ref.kind == "video":
+                known, _, _ = self._guard.decode({**make_request(ref, budget, factors), "frames": False}, ref.path)
+            else:
+                known, _ = look(ref, budget, factors)
+            self._plans[asked] = known
+        return known
 
     def key(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> str:
         """The cache key of `ref`: content, part, budget, factors, and the versions of sampler and decoder."""
@@ -126,11 +138,9 @@ class MediaStore:
 
     def _decode(self, ref: MediaRef, budget: Budget, factors: PatchFactors, content: str, key: str) -> Clip:
         if self._guard is not None and ref.kind == "video":
-            planned, extra, frames = self._guard.decode(make_request(ref, budget, factors), ref.path)
-            rotation = int(extra["rotation"])
+            planned, rotation, frames = self._guard.decode(make_request(ref, budget, factors), ref.path)
         else:
-            planned, info, frames = decode(ref, budget, factors, time.monotonic() + self.deadline)
-            rotation = info.rotation
+            planned, rotation, frames = decode(ref, budget, factors, time.monotonic() + self.deadline)
         self._count(decoded=1)
         return Clip(
             frames=frames, times=planned.times, indices=planned.indices, source_fps=planned.source_fps,
