@@ -75,16 +75,13 @@ def order(rng: np.random.Generator) -> Scene:
 
 
 def count(rng: np.random.Generator) -> Scene:
-    """A shape lights up for one frame, one to four times."""
+    """The whole picture lights up for one frame, one to four times."""
     number = int(_pick(rng, COUNTS))
     # `number` frames with at least one dark frame between two of them.
     gaps = np.sort(rng.permutation(FRAMES - number + 1)[:number])
     lit = [int(gap) + index for index, gap in enumerate(gaps)]
-    shape, tint = _Shape.draw(rng), _tint(rng, _pick(rng, tuple(COLOURS)))
-    place = shape.place(rng)
     frames = _background(rng, FRAMES)
-    for index in lit:
-        shape.paint(frames[index], place, tint)
+    frames[lit] = _tint(rng, _pick(rng, tuple(COLOURS)))
     return Scene("count", "How many flashes are there?", COUNTS, str(number), _finish(rng, frames))
 
 
