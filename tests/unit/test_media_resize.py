@@ -1,0 +1,66 @@
+"""The size a picture gets, and the resize itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evr1_core.media.resize import image_size, resize_rgb, smart_size, video_size
+from evr1_core.types import ImageBudget, PatchFactors, VideoBudget
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "factor", "low", "high", "size"),
+    [
+        (1080, 1920, 32, 4096, 262144, (384, 672)),
+        (720, 1280, 32, 4096, 262144, (384, 672)),
+        (48, 64, 32, 4096, 262144, (64, 64)),
+        (240, 320, 32, 262144, 262144, (448, 608)),  # the published rule: growing may go past the maximum
+        (1080, 1920, 28, 4096, 262144, (364, 672)),
+        # The published rule gives a side of 0 here.
+        (31, 639, 28, 3136, 20 * 28 * 28, (28, 560)),
+        (639, 31, 28, 3136, 20 * 28 * 28, (560, 28)),
+        (1024, 32, 32, 4096, 16384, (512, 32)),
+    ],
+)
+def test_sizes(height: int, width: int, factor: int, low: int, high: int, size: tuple[int, int]) -> None:
+    assert smart_size(height, width, factor, low, high) == size
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([1, 14, 28, 32]), st.integers(1, 400_000), st.integers(0, 10**6))
+def test_any_size(height: int, width: int, factor: int, low: int, more: int) -> None:
+    high = low + more
+    if max(height, width) / min(height, width) > 200:
+        with pytest.raises(ValueError, match="factor of at most 200"):
+            smart_size(height, width, factor, low, high)
+        return
+    tall, wide = smart_size(height, width, factor, low, high)
+    assert tall >= factor and wide >= factor and tall % factor == 0 and wide % factor == 0
+    grew = tall * wide > max(factor, round(height / factor) * factor) * max(factor, round(width / factor) * factor)
+    assert grew or tall * wide <= max(high, factor * factor)
+
+
+def test_total_pixels_counts_one_frame_per_temporal_patch() -> None:
+    factors = PatchFactors(32, 2)
+    assert video_size(1080, 1920, 128, VideoBudget(), factors) == (384, 672)
+    # 64 patches of at most 131,072 pixels.
+    assert video_size(1080, 1920, 128, VideoBudget(total_pixels=64 * 131_072), factors) == (256, 480)
+    assert video_size(1080, 1920, 2, VideoBudget(total_pixels=64 * 131_072), factors) == (384, 672)
+    # Never below 1.05 times min_pixels.
+    assert video_size(1080, 1920, 128, VideoBudget(min_pixels=65_536, total_pixels=1), factors) == (192, 320)
+    assert image_size(1080, 1920, ImageBudget(max_pixels=262_144), factors) == (384, 672)
+
+
+@pytest.mark.parametrize("size", [(384, 672), (720, 1280), (900, 1600)])
+def test_close_to_the_antialiased_bicubic_of_torch(size: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    rough = rng.integers(0, 256, (90, 160, 3), dtype=np.uint8)
+    picture = resize_rgb(rough, 720, 1280)
+    ours = resize_rgb(picture, *size).astype(float)
+    source = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
+    exact = torch.nn.functional.interpolate(source, size=size, mode="bicubic", antialias=True, align_corners=False)
+    difference = np.abs(exact.clamp(0, 255)[0].permute(1, 2, 0).numpy() - ours)
+    assert difference.mean() < 0.5 and difference.max() < 8
