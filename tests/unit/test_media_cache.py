@@ -1,0 +1,192 @@
+"""The frame cache: what is written is what is read, and anything else is a miss."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import multiprocessing
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from evr1_core.media import cache as cache_module
+from evr1_core.media.cache import ContentHashes, FrameCache, make_key
+from evr1_core.types import Clip, PatchFactors, VideoBudget
+
+
+def a_clip(seed: int = 0, frames: int = 6) -> Clip:
+    return Clip(
+        frames=np.random.default_rng(seed).integers(0, 256, (frames, 3, 32, 64), dtype=np.uint8),
+        times=tuple(index / 3 for index in range(frames)), indices=tuple(range(0, 10 * frames, 10)), source_fps=30000 / 1001,
+        source_frames=61, duration=2.035, span=2.035, rotation=90, decoder="test-1", content_hash="c" * 64,
+        key=hashlib.sha256(str(seed).encode()).hexdigest(),
+    )  # fmt: skip
+
+
+def same(one: Clip | None, other: Clip) -> bool:
+    if one is None:
+        return False
+    names = [name for name in Clip.__slots__ if name != "frames"]
+    return all(getattr(one, name) == getattr(other, name) for name in names) and np.array_equal(one.frames, other.frames)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    cache, clip = FrameCache(tmp_path), a_clip()
+    assert cache.get(clip.key) is None
+    size = cache.put(clip)
+    path = cache.path(clip.key)
+    assert size == path.stat().st_size and path.parent.name == clip.key[:2] and list(cache.entries()) == [path]
+    assert same(cache.get(clip.key), clip) and same(FrameCache(tmp_path).get(clip.key), clip)
+    with safe_open(path, "np") as file:
+        np.testing.assert_array_equal(file.get_tensor("frames"), clip.frames)
+
+
+def test_writing_into_a_clip_leaves_the_entry_alone(tmp_path: Path) -> None:
+    cache, clip = FrameCache(tmp_path), a_clip()
+    cache.put(clip)
+    mine = cache.get(clip.key)
+    assert mine is not None
+    mine.frames[:] = 0
+    assert same(cache.get(clip.key), clip)
+
+
+def spoil(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "cut":
+        content = content[:-100]
+    elif how == "longer":
+        content += b"x"
+    elif how == "bit":
+        content[-1] ^= 1
+    elif how == "header":
+        content[20:40] = b"\xff" * 20
+    elif how == "length":
+        content[:8] = (2**60).to_bytes(8, "little")
+    elif how == "empty":
+        content = bytearray()
+    elif how == "format":
+        content = content.replace(b'"format": "1"', b'"format": "0"')
+    elif how == "other":
+        content = content.replace(a_clip().key.encode(), b"0" * 64)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "longer", "bit", "header", "length", "empty", "format", "other"])
+def test_a_spoilt_entry_is_a_miss(tmp_path: Path, how: str) -> None:
+    clip = a_clip()
+    writer = FrameCache(tmp_path)
+    writer.put(clip)
+    assert same(writer.get(clip.key), clip)
+    time.sleep(0.01)
+    spoil(writer.path(clip.key), how)
+    assert FrameCache(tmp_path).get(clip.key) is None
+    assert writer.get(clip.key) is None, "a file that changed is looked at anew"
+    writer.put(clip)
+    assert same(writer.get(clip.key), clip)
+
+
+class FullDisk:
+    """A file on a disk that is full after the first write."""
+
+    def __init__(self, file: Any, code: int) -> None:
+        self.file, self.code, self.writes = file, code, 0
+
+    def __enter__(self) -> FullDisk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, data: Any) -> int:
+        self.writes += 1
+        if self.writes > 1:
+            self.file.write(data[:10])
+            raise OSError(self.code, os.strerror(self.code))
+        return self.file.write(data)
+
+
+def test_a_full_disk_costs_the_entry_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    real = os.fdopen
+    monkeypatch.setattr(cache_module.os, "fdopen", lambda handle, mode: FullDisk(real(handle, mode), errno.ENOSPC))
+    cache = FrameCache(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert cache.put(a_clip(0)) == 0 and cache.put(a_clip(1)) == 0
+    assert len(caplog.records) == 1 and "the disk is full" in caplog.text and str(tmp_path) in caplog.text
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    monkeypatch.undo()
+    assert cache.get(a_clip().key) is None and cache.put(a_clip()) > 0
+
+
+def test_a_folder_that_can_not_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert FrameCache(tmp_path / "file" / "below").put(a_clip()) == 0
+
+
+def _hammer(directory: str, seed: int, failures: Any) -> None:
+    cache = FrameCache(Path(directory))
+    for turn in range(30):
+        clip = a_clip((seed + turn) % 3)
+        cache.put(clip)
+        if not same(FrameCache(Path(directory)).get(clip.key), clip):
+            failures.put((seed, turn))
+
+
+def test_writers_at_the_same_time(tmp_path: Path) -> None:
+    """Every read during the writing gives the whole clip: an entry appears complete or not at all."""
+    context = multiprocessing.get_context("spawn")
+    failures = context.Queue()
+    writers = [context.Process(target=_hammer, args=(str(tmp_path), seed, failures)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0] and failures.empty()
+    assert len(list(FrameCache(tmp_path).entries())) == 3 and not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_writer_that_is_killed_leaves_no_entry(tmp_path: Path) -> None:
+    clip = a_clip()
+    pid = os.fork()
+    if pid == 0:
+        cache_module.os.replace = lambda *_: os._exit(9)  # type: ignore[assignment]
+        FrameCache(tmp_path).put(clip)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert FrameCache(tmp_path).get(clip.key) is None and list(FrameCache(tmp_path).entries()) == []
+
+
+def test_every_part_of_the_key_counts() -> None:
+    parts: dict[str, Any] = {
+        "kind": "video", "start": None, "end": None, "limits": VideoBudget(), "factors": PatchFactors(32), "sampler": "1", "decoder": "a-1",
+    }  # fmt: skip
+    variants = [
+        {}, {"start": 0.0}, {"end": 1.0}, {"limits": replace(VideoBudget(), fps=1.0)}, {"limits": replace(VideoBudget(), max_pixels=262_145)},
+        {"limits": replace(VideoBudget(), total_pixels=10**7)}, {"factors": PatchFactors(28)}, {"factors": PatchFactors(32, 1)},
+        {"sampler": "2"}, {"decoder": "a-2"},
+    ]  # fmt: skip
+    keys = {make_key("content", **{**parts, **variant}) for variant in variants} | {make_key("other", **parts)}
+    assert len(keys) == len(variants) + 1 and make_key("content", **parts) == make_key("content", **parts)
+
+
+def test_a_file_is_hashed_once_per_state(tmp_path: Path) -> None:
+    file = tmp_path / "x.mp4"
+    file.write_bytes(b"one")
+    hashes = ContentHashes(tmp_path / "hashes")
+    assert {hashes.of(str(file))[0] for _ in range(3)} == {hashlib.sha256(b"one").hexdigest()} and hashes.computed == 1
+    again = ContentHashes(tmp_path / "hashes")
+    again.of(str(file))
+    assert again.computed == 0, "another process knows it already"
+    time.sleep(0.02)
+    file.write_bytes(b"two")
+    assert again.of(str(file))[0] == hashlib.sha256(b"two").hexdigest() and again.computed == 1
+    for memo in (tmp_path / "hashes").rglob("*"):
+        if memo.is_file():
+            memo.write_text("torn")
+    assert ContentHashes(tmp_path / "hashes").of(str(file))[0] == hashlib.sha256(b"two").hexdigest()

@@ -1,0 +1,235 @@
+"""The store: each medium decoded once, nothing decoded when warm, and no file that stops the caller."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from media_clips import clip
+from PIL import Image
+
+from evr1_core.errors import MediaError
+from evr1_core.media import decode as decode_module
+from evr1_core.media import store as store_module
+from evr1_core.media.guard import DecodeGuard
+from evr1_core.media.store import MediaStore, default_cache_dir
+from evr1_core.types import Budget, MediaRef, PatchFactors, VideoBudget
+
+BUDGET, FACTORS = Budget(), PatchFactors(32, 2)
+GOOD = ["bframes.mp4", "vfr.webm", "rot90.mp4", "start_offset.mkv", "one_frame.mp4", "two_frame.mp4", "anim.gif", "tall.mp4", "hevc10.mp4"]
+
+
+def video(name: str, start: float | None = None, end: float | None = None) -> MediaRef:
+    return MediaRef(clip(name), "video", start, end)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> MediaRef:
+    Image.effect_noise((200, 100), 80).save(tmp_path / "x.png")
+    return MediaRef(str(tmp_path / "x.png"), "image")
+
+
+def test_cold_once_warm_never(tmp_path: Path, picture: MediaRef) -> None:
+    refs = [*map(video, GOOD), picture]
+    cold = MediaStore(tmp_path / "cache")
+    first = [cold.load(ref, BUDGET, FACTORS) for ref in refs * 2]
+    assert (cold.counters.decoded, cold.counters.stored, cold.counters.hits) == (len(refs), len(refs), len(refs))
+    assert cold.counters.bytes == sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.safetensors"))
+    warm = MediaStore(tmp_path / "cache", mode="cache-only")
+    second = [warm.load(ref, BUDGET, FACTORS) for ref in refs]
+    assert warm.counters.as_dict() == {"decoded": 0, "hits": len(refs), "misses": 0, "stored": 0, "store_failed": 0, "bytes": 0}
+    assert warm.hashes.computed == 0, "a warm step does not even read the files"
+    for ref, one, other in zip(refs, first, second, strict=False):
+        planned = warm.plan(ref, BUDGET, FACTORS)
+        np.testing.assert_array_equal(one.frames, other.frames)
+        assert one.frames.dtype == np.uint8 and one.kind == ref.kind and one.key == other.key == warm.key(ref, BUDGET, FACTORS)
+        assert (planned.indices, planned.times, (planned.height, planned.width)) == (one.indices, one.times, one.size)
+        assert planned.sampled_fps == one.sampled_fps and planned.source_fps == one.source_fps
+
+
+def test_in_process_and_child_give_the_same(tmp_path: Path) -> None:
+    here, child = (MediaStore(tmp_path, mode="decode-only", isolate=isolate) for isolate in (False, True))
+    for ref in [*map(video, GOOD), video("long_gop.mp4", 3.0, 9.5)]:
+        one, other = here.load(ref, BUDGET, FACTORS), child.load(ref, BUDGET, FACTORS)
+        np.testing.assert_array_equal(one.frames, other.frames)
+        assert (one.times, one.indices, one.rotation, one.span, one.key) == (other.times, other.indices, other.rotation, other.span, other.key)
+    assert child._guard is not None and child._guard.started == 1, "the child is kept"
+    assert list(tmp_path.iterdir()) == [], "decode-only leaves no trace"
+
+
+def test_rate_and_clock_of_a_part(tmp_path: Path) -> None:
+    part = MediaStore(tmp_path).load(video("long_gop.mp4", 5.0, 10.0), BUDGET, FACTORS)
+    assert part.times[0] == 5.0 and part.times[-1] <= 10.0 and part.source_frames == 600
+    assert part.sampled_fps == pytest.approx(2.0, rel=0.02)
+    capped = MediaStore(tmp_path).load(video("long_gop.mp4"), Budget(video=VideoBudget(max_frames=16)), FACTORS)
+    assert capped.sampled_fps == pytest.approx(0.8)
+
+
+def test_the_same_content_elsewhere_is_a_hit_and_new_content_is_not(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path / "cache")
+    copy = tmp_path / "moved.mp4"
+    shutil.copy(clip("bframes.mp4"), copy)
+    store.load(video("bframes.mp4"), BUDGET, FACTORS)
+    store.load(MediaRef(str(copy), "video"), BUDGET, FACTORS)
+    assert (store.counters.decoded, store.counters.hits) == (1, 1)
+    shutil.copy(clip("n31.mp4"), copy)
+    assert store.load(MediaRef(str(copy), "video"), BUDGET, FACTORS).source_frames == 31
+
+
+def test_another_decoder_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MediaStore(tmp_path).load(video("bframes.mp4"), BUDGET, FACTORS)
+    version = decode_module.decoder_version("video")
+    monkeypatch.setattr(store_module, "decoder_version", lambda kind: version + "1")
+    later = MediaStore(tmp_path)
+    assert later.load(video("bframes.mp4"), BUDGET, FACTORS).decoder == version + "1" and later.counters.decoded == 1
+
+
+def test_cache_only_says_how_to_fill_it(tmp_path: Path) -> None:
+    with pytest.raises(MediaError, match="evr1 cache build") as caught:
+        MediaStore(tmp_path, mode="cache-only").load(video("bframes.mp4"), BUDGET, FACTORS)
+    assert caught.value.code == "missing"
+
+
+def test_threads_share_one_decode(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        clips = list(pool.map(lambda _: store.load(video("gop8.mp4"), BUDGET, FACTORS), range(16)))
+    assert store.counters.decoded == 1 and store.counters.hits == 15
+    assert all(np.array_equal(clips[0].frames, other.frames) for other in clips)
+
+
+def test_load_many_keeps_order_and_errors(tmp_path: Path) -> None:
+    refs = [video("bframes.mp4"), video("zero.mp4"), video("n31.mp4"), video("trunc_mid.mp4"), video("text.mp4")]
+    found = MediaStore(tmp_path).load_many(refs, BUDGET, FACTORS, workers=2)
+    assert [each.code if isinstance(each, MediaError) else each.source_frames for each in found] == [32, "empty", 31, "damaged", "damaged"]
+    with pytest.raises(MediaError):
+        raise found[1]  # type: ignore[misc]
+
+
+def test_a_full_disk_does_not_stop_the_work(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    store = MediaStore(tmp_path / "cache")
+    assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8
+    assert (store.counters.store_failed, store.counters.stored, store.counters.decoded) == (1, 0, 1)
+
+
+def child(tmp_path: Path, body: str) -> list[str]:
+    """A decoding child that does something else on the first request whose file is called hang.mp4."""
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import os, signal, time\nfrom evr1_core.media import worker\nreal = worker.answer\n"
+        f"def answer(request):\n    if 'hang' in request['ref']['path']:\n        {body}\n    return real(request)\n"
+        "worker.answer = answer\nworker.main()\n"
+    )
+    return [sys.executable, str(script)]
+
+
+def guarded(tmp_path: Path, body: str, deadline: float) -> tuple[MediaStore, MediaRef]:
+    shutil.copy(clip("n31.mp4"), tmp_path / "hang.mp4")
+    store = MediaStore(tmp_path / "cache", deadline=deadline)
+    store._guard = DecodeGuard(deadline, child(tmp_path, body))
+    return store, MediaRef(str(tmp_path / "hang.mp4"), "video")
+
+
+def test_a_decode_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
+    store, hanging = guarded(tmp_path, "time.sleep(600)", 2.0)
+    began = time.monotonic()
+    with pytest.raises(MediaError, match=r"hang\.mp4: timeout: the decode did not end within 2 s and was killed") as caught:
+        store.load(hanging, BUDGET, FACTORS)
+    assert caught.value.code == "timeout" and time.monotonic() - began < 10
+    with pytest.raises(MediaError, match="timeout"):
+        store.plan(hanging, BUDGET, FACTORS)
+    assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8, "the next file gets a new child"
+
+
+@pytest.mark.parametrize(("body", "message"), [("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os._exit(3)", "status 3")])
+def test_a_decoder_that_crashes_is_named(tmp_path: Path, body: str, message: str) -> None:
+    store, crashing = guarded(tmp_path, body, 30.0)
+    for _ in range(2):
+        with pytest.raises(MediaError, match=message):
+            store.load(crashing, BUDGET, FACTORS)
+    assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8
+
+
+def test_a_child_that_died_between_two_requests_is_replaced(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path, mode="decode-only")
+    store.load(video("bframes.mp4"), BUDGET, FACTORS)
+    assert store._guard is not None
+    process: Any = store._guard._idle[0]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8 and store._guard.started == 2
+
+
+def test_children_end_with_their_store(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path, mode="decode-only")
+    store.load(video("bframes.mp4"), BUDGET, FACTORS)
+    assert store._guard is not None
+    process = store._guard._idle[0]
+    del store
+    assert process.poll() is not None
+
+
+def test_a_forked_copy_of_a_store_works(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path, mode="decode-only")
+    store.load(video("bframes.mp4"), BUDGET, FACTORS)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if len(store.load(video("n31.mp4"), BUDGET, FACTORS).frames) == 6 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(store.load(video("n31.mp4"), BUDGET, FACTORS).frames) == 6
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "x.mp4"
+    shutil.copy(clip("n31.mp4"), target)
+    store = MediaStore(tmp_path / "cache", isolate=False)
+    real = store_module.decode
+
+    def late(*given: Any) -> Any:
+        result = real(*given)
+        shutil.copy(clip("bframes.mp4"), target)
+        return result
+
+    monkeypatch.setattr(store_module, "decode", late)
+    with pytest.raises(MediaError, match="changed while it was read"):
+        store.load(MediaRef(str(target), "video"), BUDGET, FACTORS)
+    assert store.counters.stored == 0
+
+
+def test_many_threads_and_files(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for name in GOOD:
+                store.load(video(name), BUDGET, FACTORS)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and store.counters.decoded == len(GOOD) and not store._running
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVR1_CACHE_DIR", str(tmp_path))
+    assert MediaStore().cache_dir == default_cache_dir() == tmp_path / "frames"
+    monkeypatch.delenv("EVR1_CACHE_DIR")
+    assert default_cache_dir() == Path.home() / ".cache" / "evr1" / "frames"
