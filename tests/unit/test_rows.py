@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evr1_core.data.options import labelled, option_lines, read_options
-from evr1_core.data.rows import Rows, read_samples
+from evr1_core.data.prompts import render
+from evr1_core.data.rows import ANSWER, ID, OFFLINE, OPTIONS, PROBLEM, SOURCE, Rows, read_samples
 from evr1_core.errors import RequestError
 from evr1_core.types import MediaRef, Sample
 
@@ -399,3 +400,26 @@ def test_every_row_is_a_sample_or_an_exclusion(tmp_path: Path) -> None:
     path = write(tmp_path, [ROW, {}, "x", {**ROW, "id": 1}, {**ROW, "id": 1}])
     rows: Rows = read_samples(path, bad_rows="exclude")
     assert len(rows.samples) + len(rows.exclusions) == 5
+
+
+COLUMNS = ["problem_type", "data_type", "path", "video", "videos", "video_start", "video_end", "image", "images", "scoring", "other"]
+columns = st.sampled_from([*COLUMNS, *PROBLEM, *ANSWER, *ID, *OPTIONS, *OFFLINE, *SOURCE, "has_offline_trajectory"])
+texts = st.sampled_from(
+    ["", "x", "<video>", "<image>", "a.mp4", "a.png", "['a', 'b']", "{'a': 1}", "[", "{'a'", "video", "1", "\\<video>"]
+) | st.text(max_size=5)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | texts
+anything = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts | columns, inner, max_size=3), max_leaves=6
+)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(columns, anything, max_size=8), st.booleans())
+def test_no_row_breaks_the_reader(tmp_path: Path, row: dict[str, Any], complete: bool) -> None:
+    path = write(tmp_path, [{**(ROW if complete else {}), **row}])
+    rows = read_samples(path, bad_rows="exclude", check_media=False)
+    assert len(rows.samples) + len(rows.exclusions) == 1
+    for sample in rows.samples:
+        assert sample.problem.strip() and sample.problem_type and sample.answer is not None
+        content = render(sample, "default")[-1]["content"]
+        assert [item["type"] for item in content if item["type"] != "text"] == [ref.kind for ref in sample.media]
