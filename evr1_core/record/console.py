@@ -27,6 +27,9 @@ SHOWN = (
 HEARTBEAT = 60.0
 """Seconds after which a phase without a terminal says that it is still alive."""
 
+EVERY = 10.0
+"""Seconds between lines of progress without a terminal."""
+
 
 class Console:
     """Progress of a run with `total` steps; None is unknown."""
@@ -36,6 +39,8 @@ class Console:
         self._console = console or RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._task: Any = None
+        self._started: float | None = None
+        self._first, self._told = 0, 0.0
 
     @property
     def total(self) -> int | None:
@@ -73,6 +78,19 @@ class Console:
         finally:
             stop.set()
             watcher.join()
+
+    def advance(self, done: int) -> None:
+        """`done` of `total` items: the bar, or a line with rate and time left at most every `EVERY` seconds."""
+        self._bar(completed=done)
+        now = time.monotonic()
+        if self._started is None:
+            self._started, self._first, self._told = now, done, now
+        if self._console.is_terminal or (now - self._told < EVERY and done != self._total):
+            return
+        self._told = now
+        rate = (done - self._first) / max(now - self._started, 1e-9)
+        left = f", {((self._total or done) - done) / rate:.0f} s left" if rate > 0 and done != self._total else ""
+        self.print(f"{self.what}: {done}/{self._total}, {rate:.2g} per second{left}")
 
     def close(self) -> None:
         if self._progress is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evr1_core.errors import Evr1Error
+from evr1_core.errors import Evr1Error, RequestError
 
 
 def sha256(path: Path) -> str:
@@ -177,3 +179,21 @@ def _lines(path: Path, torn: bool = False) -> Iterator[tuple[int, int, dict[str,
                 row = None
             yield number, offset, row if isinstance(row, dict) else None
             offset += len(line)
+
+
+def lock(directory: Path) -> int:
+    """Keep a second process out of a directory; the descriptor to close. The system releases it when this process ends, however it ends."""
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        host, _, process = os.pread(descriptor, 256, 0).decode().strip().rpartition(" ")
+        # A worker that outlived its parent may still hold the lock: it does not write here.
+        if host != platform.node() or (process != str(os.getpid()) and Path(f"/proc/{process}").exists()):
+            os.close(descriptor)
+            raise RequestError(
+                f"{directory} is in use by process {process} on {host}: stop it, or take another name"
+            ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{platform.node()} {os.getpid()}\n".encode(), 0)
+    return descriptor

@@ -12,9 +12,7 @@ Human views are made from these files, never the other way round.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from evr1_core.config.models import RunConfig
-from evr1_core.errors import RequestError
 from evr1_core.record.console import Console
-from evr1_core.record.files import JsonLines, cut_from
+from evr1_core.record.files import JsonLines, cut_from, lock
 from evr1_core.record.manifest import manifest, now, write_manifest
 from evr1_core.record.metrics import group_metrics, memory_metrics, split_finite
 from evr1_core.record.rollouts import rollout_rows
@@ -109,7 +106,7 @@ class Record:
     def __init__(self, directory: Path, *, rollouts: bool = True, console: Console | None = None) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(directory)
+        self._lock: int | None = lock(directory)
         self.console = console or Console(directory.name)
         self._metrics = JsonLines(directory / "metrics.jsonl")
         self._validation = JsonLines(directory / "validation.jsonl")
@@ -211,21 +208,3 @@ class Record:
         where = "" if step is None else f"step {step}: "
         with (self.directory / "events.log").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{now()} {kind} {where}{text.strip()}".replace("\n", "\\n") + "\n")
-
-
-def _lock(directory: Path) -> int:
-    """Keep a second process out of the run; the system releases the lock when this one ends, however it ends."""
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        host, _, process = os.pread(descriptor, 256, 0).decode().strip().rpartition(" ")
-        # A worker that outlived its parent may still hold the lock: it does not write here.
-        if host != platform.node() or (process != str(os.getpid()) and Path(f"/proc/{process}").exists()):
-            os.close(descriptor)
-            raise RequestError(
-                f"{directory} is in use by process {process} on {host}: stop it, or give this run another name"
-            ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{platform.node()} {os.getpid()}\n".encode(), 0)
-    return descriptor

@@ -1,0 +1,26 @@
+"""`evr1 export`: a checkpoint as a model directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Folder of a run, or one of its checkpoints.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make; it must not exist.")],
+    step: Annotated[int | None, typer.Option("--step", help="Step of the checkpoint; the last complete one otherwise.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model that was trained; the run's manifest names it otherwise.")] = None,
+) -> None:
+    """Write a checkpoint as a model directory that transformers and inference engines load.
+
+    The result is loaded and compared with the checkpoint, tensor by tensor, before the folder gets its name.
+    """
+    from evr1_core.policy.load import local_directory
+    from evr1_core.train.export import base_of, export, find_checkpoint
+
+    checkpoint = find_checkpoint(source, step)
+    made = export(checkpoint, local_directory(model or base_of(checkpoint)), out)
+    typer.echo(f"{made}: {checkpoint.name}, loaded back and equal")

@@ -1,0 +1,58 @@
+"""Everything that may change a number of an evaluation, as plain JSON values: the identity of its results."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evr1_core.config.models import RunConfig
+from evr1_core.media.decode import decoder_version
+from evr1_core.record.files import sha256
+from evr1_core.record.manifest import template_hashes
+from evr1_core.scoring.score import SCORER_VERSION
+from evr1_core.types import Sampling
+
+NOT_IN_NUMBERS = {"workers", "max_failed"}
+"""Keys of the reward section that change how fast scoring is, not what it gives."""
+
+
+def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str, Any], template: str | None = None) -> dict[str, Any]:
+    """`weights`: identity of the model; `what`: identity of the questions, for example benchmark and split."""
+    template = template or config.data.template
+    file = Path(template) if template else None
+    return {
+        "model": {"weights": weights, "dtype": config.model.dtype},
+        "questions": dict(what),
+        "prompt": {
+            "template": template,
+            "file": sha256(file) if file and file.is_file() else None,
+            "shipped": template_hashes(),
+            "max_tokens": config.data.max_prompt_tokens,
+        },
+        "media": {**config.media.evaluate.model_dump(mode="json"), "decoder": decoder_version()},
+        "sampling": {**config.evaluate.model_dump(mode="json", include={"n", "temperature", "max_tokens"}), "seed": config.seed},
+        "engine": {"name": engine, "options": dict(config.rollout.options)},
+        "rewards": config.rewards.model_dump(mode="json", exclude=NOT_IN_NUMBERS),
+        "scorer": SCORER_VERSION,
+    }
+
+
+def sampling(config: RunConfig) -> Sampling:
+    section = config.evaluate
+    return Sampling(n=section.n, temperature=section.temperature, max_tokens=section.max_tokens, seed=config.seed)
+
+
+def excluding(config: RunConfig) -> RunConfig:
+    """The configuration with which prompts are made: what can't be asked is an outcome of its question, never a stop."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"bad_rows": "exclude", "overlong": "exclude"})})
+
+
+def model_hash(directory: Path) -> str:
+    """Hash of every file of a model directory that a model or its prompts are read from."""
+    digest = hashlib.sha256()
+    for path in sorted(directory.iterdir()):
+        if path.is_file() and path.suffix in (".safetensors", ".json", ".jinja", ".txt", ".model") and path.name != "evr1.json":
+            digest.update(f"{path.name}\0{sha256(path)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,93 @@
+"""How sure a number is. Plain functions, fixed seeds: the same results give the same intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Z95 = 1.959963984540054
+"""Two-sided 95 % quantile of the normal distribution."""
+RESAMPLES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean with its 95 % interval over `n` questions. `value` None where nothing was counted."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+def wilson(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a share (J. Am. Stat. Assoc. 22, 1927). (0, 1) for n = 0."""
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def figure(values: Mapping[str, Sequence[float]]) -> Figure:
+    """Mean over questions of the mean over their answers. `values`: question -> numbers of its answers.
+
+    One right-or-wrong answer per question gives Wilson's interval; everything else (several answers, overlaps) a
+    bootstrap over questions, since the answers to one question are not independent.
+    """
+    means = [sum(found) / len(found) for found in values.values() if found]
+    if not means:
+        return Figure(None, None, None, 0)
+    n, mean = len(means), math.fsum(means) / len(means)
+    if all(value in (0.0, 1.0) for found in values.values() for value in found) and all(len(found) <= 1 for found in values.values()):
+        return Figure(mean, *wilson(sum(means), n), n)
+    return Figure(mean, *bootstrap(means), n)
+
+
+def bootstrap(values: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+    """95 % percentile interval of the mean."""
+    data = np.asarray(values, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    means = np.array([data[generator.integers(0, len(data), len(data))].mean() for _ in range(resamples)])
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Second minus first, over the questions that both have."""
+
+    difference: float
+    low: float
+    high: float
+    n: int
+    better: int
+    """Questions on which the second is better."""
+    worse: int
+    p: float
+    """Two-sided exact p-value that better and worse are equally likely (McNemar; a sign test where answers are not 0 or 1)."""
+
+
+def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
+    """Paired comparison of two evaluations: question -> accuracy. Questions that only one has are left out; see `n`."""
+    shared = sorted(first.keys() & second.keys())
+    if not shared:
+        raise ValueError("the two evaluations have no question in common")
+    differences = [second[name] - first[name] for name in shared]
+    better, worse = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
+    low, high = bootstrap(differences)
+    return Comparison(math.fsum(differences) / len(shared), low, high, len(shared), better, worse, sign_test(better, worse))
+
+
+def sign_test(better: int, worse: int) -> float:
+    """Two-sided exact binomial p-value of `better` of `better + worse` at probability one half."""
+    n, k = better + worse, min(better, worse)
+    if n == 0:
+        return 1.0
+    # Sums of logarithms: 2^n is no float for n above 1023.
+    logs = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2) for i in range(k + 1)]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))

@@ -1,0 +1,151 @@
+"""A checkpoint as a model directory that transformers and inference engines load.
+
+Weights come from the checkpoint; everything else (configuration, tokenizer, processor, chat template, generation
+config) from the directory of the model that was trained. The result is loaded and compared with the checkpoint before
+it gets its name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.record.files import publish, write_atomic
+from evr1_core.train.checkpoint import CheckpointError, Checkpoints, check_piece, find_fault, read_checkpoint, separate, split
+
+WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+"""Ends of file names that hold weights; they are not copied."""
+
+
+def export(checkpoint: Path, base: Path, out: Path) -> Path:
+    """Write `out` from a checkpoint directory and the directory of its base model.
+
+    Raises RequestError when `out` exists, CheckpointError for a damaged checkpoint, Evr1Error when the result does not
+    load back equal; then there is no `out`.
+    """
+    if out.exists():
+        raise RequestError(f"{out} exists already: give another folder, or remove it")
+    if not (base / "config.json").is_file():
+        raise RequestError(f"{base} has no config.json, so it can't be the model that was trained")
+    fault = find_fault(checkpoint)
+    if fault is not None:
+        raise CheckpointError(f"checkpoint {checkpoint} can't be exported: {fault}")
+    tensors, state = read_checkpoint(checkpoint)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".exporting-{out.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        copy_rest(base, temporary)
+        write_weights(temporary, tensors["model"])
+        declare_dtype(temporary / "config.json", next(iter(tensors["model"].values())).dtype)
+        origin = {"checkpoint": str(checkpoint), "base": str(base), "step": state.get("step")}
+        write_atomic(temporary / "evr1.json", json.dumps(origin) + "\n")
+        check(temporary, tensors["model"])
+        publish(temporary, out)
+    except OSError as error:
+        raise Evr1Error(f"{out} could not be written: {error}; {shutil.disk_usage(out.parent).free / 1e9:.1f} GB are free") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return out
+
+
+def find_checkpoint(place: Path, step: int | None = None) -> Path:
+    """The checkpoint that a run, its `checkpoints` folder or a checkpoint itself names. Raises RequestError listing what is there."""
+    if (place / "state.json").is_file():
+        if step is not None and place.name != f"step-{step:06d}":
+            raise RequestError(f"{place} is one checkpoint: --step {step} goes with the folder of the run")
+        return place
+    folder = place / "checkpoints" if (place / "checkpoints").is_dir() else place
+    there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
+    if step is not None:
+        found = folder / f"step-{step:06d}"
+        if not found.is_dir():
+            raise RequestError(f"{folder} has no checkpoint of step {step}; it has: {', '.join(there) or 'none'}")
+        return found
+    latest = Checkpoints(folder).latest() if there else None
+    if latest is None:
+        raise RequestError(f"no complete checkpoint in {folder}; it has: {', '.join(there) or 'none'}")
+    return latest
+
+
+def base_of(checkpoint: Path) -> str:
+    """Name of the model that a checkpoint's run trained, from the run's manifest."""
+    manifest = checkpoint.parent.parent / "manifest.json"
+    if not manifest.is_file():
+        raise RequestError(f"{checkpoint} lies in no run folder (no {manifest}): give --model with the model that was trained")
+    return json.loads(manifest.read_text(encoding="utf-8"))["config"]["model"]["path"]
+
+
+def copy_rest(base: Path, target: Path) -> None:
+    """Every file of the top folder but weights; code files too are left out, for nothing here runs them."""
+    for path in sorted(base.iterdir()):
+        if path.is_file() and not path.name.endswith((*WEIGHTS, ".py")) and not path.name.startswith("."):
+            shutil.copyfile(path, target / path.name)
+
+
+def declare_dtype(config: Path, dtype: torch.dtype) -> None:
+    """Make the configuration name the type of the weights: engines load in the type that stands there."""
+
+    def changed(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        name = str(dtype).removeprefix("torch.")
+        return {key: name if key in ("dtype", "torch_dtype") and value is not None else changed(value) for key, value in node.items()}
+
+    write_atomic(config, json.dumps(changed(json.loads(config.read_text(encoding="utf-8"))), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_weights(directory: Path, named: Mapping[str, Tensor]) -> None:
+    """One file, or pieces with the index that transformers reads."""
+    from safetensors.torch import save_file
+
+    parts = list(split(named))
+    if len(parts) == 1:
+        names = ["model.safetensors"]
+    else:
+        names = [f"model-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)]
+        index = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+        total = {"total_size": sum(tensor.nbytes for tensor in named.values())}
+        write_atomic(directory / "model.safetensors.index.json", json.dumps({"metadata": total, "weight_map": index}, indent=1) + "\n")
+    for name, part in zip(names, parts, strict=True):
+        save_file(separate(part), directory / name, metadata={"format": "pt"})
+        check_piece(directory / name, part)
+
+
+def check(directory: Path, named: Mapping[str, Tensor]) -> None:
+    """Load model and processor as a user would, offline, and compare every tensor. Raises Evr1Error naming what differs."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    AutoProcessor.from_pretrained(directory, local_files_only=True)
+    dtype = next(iter(named.values())).dtype
+    loaded: Any = AutoModelForImageTextToText.from_pretrained(
+        directory, dtype=dtype, local_files_only=True, output_loading_info=True, low_cpu_mem_usage=True
+    )
+    model, info = loaded
+    strange = {kind: sorted(info[kind])[:3] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(kind)}
+    if strange:
+        raise Evr1Error(f"the exported model does not load as its family: {strange}; is {directory.name} made from another base model?")
+    own = model.state_dict()
+    wrong = [name for name, tensor in named.items() if name not in own or not same(own[name], tensor)]
+    # A tied tensor is stored once and stands in the model under a second name; anything else must be in the checkpoint.
+    places = {own[name].data_ptr() for name in named if name in own}
+    wrong += [name for name in own if name not in named and own[name].data_ptr() not in places]
+    if wrong:
+        raise Evr1Error(f"the exported model loads with other weights: {len(wrong)} tensors differ, for example {wrong[0]}")
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Equal to the bit."""
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

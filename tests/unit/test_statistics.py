@@ -1,0 +1,52 @@
+"""Intervals and comparisons, against numbers that were published or can be counted by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from evr1_core.evaluate.statistics import bootstrap, compare, figure, sign_test, wilson
+
+
+def test_wilson() -> None:
+    # Newcombe, Stat. Med. 17 (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
+    for successes, n, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
+        assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(20, 20)[1] == 1.0 and wilson(0, 0) == (0.0, 1.0)
+
+
+def test_figure_of_right_and_wrong_answers_is_wilson() -> None:
+    found = figure({"a": [1.0], "b": [0.0], "c": [1.0], "none": []})
+    assert (found.value, found.n) == (pytest.approx(2 / 3), 3) and (found.low, found.high) == wilson(2, 3)
+    assert figure({}).value is None and figure({"a": []}).n == 0
+
+
+def test_answers_to_one_question_are_one_observation() -> None:
+    few = figure({str(i): [float(i % 2)] * 8 for i in range(20)})
+    assert few.n == 20 and few.value == 0.5
+    # 20 independent observations span about 0.44 (in steps of 0.05); 160 would span 0.15.
+    assert few.low is not None and few.high is not None and 0.35 <= few.high - few.low <= 0.55
+
+
+def test_bootstrap_is_deterministic_and_about_right() -> None:
+    values = [i / 99 for i in range(100)]
+    low, high = bootstrap(values)
+    assert bootstrap(values) == (low, high)
+    assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(1 / 12 / 100), rel=0.1)
+
+
+def test_sign_test() -> None:
+    assert sign_test(0, 0) == 1.0 and sign_test(5, 5) == 1.0
+    assert sign_test(9, 1) == pytest.approx(2 * 11 / 1024) and sign_test(1, 9) == sign_test(9, 1)
+    assert 0 < sign_test(2000, 1800) < 0.01
+
+
+def test_compare_pairs_by_question() -> None:
+    first = {f"q{i}": 0.0 for i in range(10)} | {"only first": 1.0}
+    second = {f"q{i}": float(i < 5) for i in range(10)} | {"only second": 0.0}
+    found = compare(first, second)
+    assert (found.n, found.better, found.worse, found.difference) == (10, 5, 0, 0.5)
+    assert found.low > 0 and found.p == pytest.approx(2 / 32)
+    with pytest.raises(ValueError, match="in common"):
+        compare({"a": 1.0}, {"b": 1.0})
