@@ -223,7 +223,7 @@ def collect(module: ModuleType, plugin: Plugin) -> list[Spec]:
         manager.register(module, plugin.name)
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        raise PluginFault(_wrong_hook(module) or str(error)) from error
+        raise PluginFault(_wrong_hook(module) or " ".join(str(error).split())) from error
     bare = [name for name, value in vars(module).items() if name in HOOKS and inspect.isfunction(value) and not hasattr(value, "evr1_impl")]
     if bare:
         raise PluginFault(f"{bare[0]} is not marked: put @hookimpl (from evr1_core.hookspecs) above it")
@@ -239,9 +239,12 @@ def collect(module: ModuleType, plugin: Plugin) -> list[Spec]:
 def _call(manager: pluggy.PluginManager, hook: str, kind: type, plugin: Plugin) -> list[Spec]:
     start = time.perf_counter()
     try:
-        found = [spec for result in getattr(manager.hook, hook)() for spec in result]
+        results = getattr(manager.hook, hook)()  # one per implementation; pluggy leaves out None
+        found = [spec for result in results for spec in result]
     except Exception as error:
         raise PluginFault(f"{hook} raised {_one_line(error)}") from error
+    if not results:
+        raise PluginFault(f"{hook} returned nothing: return a list of {kind.__name__}")
     for spec in found:
         if not isinstance(spec, kind):
             raise PluginFault(f"{hook} returned {_short(spec)}, not a {kind.__name__}")

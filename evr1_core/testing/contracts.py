@@ -11,8 +11,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -75,7 +77,7 @@ def check_reward(spec: RewardSpec, examples: Sequence[Example] = ()) -> None:
 
 
 def check_benchmark(spec: BenchmarkSpec) -> None:
-    """A benchmark: its class follows the protocol."""
+    """A benchmark: its class follows the protocol, its problem types have rewards, a missing release is told."""
     _run(contracts(spec))
 
 
@@ -122,6 +124,9 @@ def contracts(spec: Spec, examples: Sequence[Example] = ()) -> Iterator[Rule]:
         yield "callable", lambda: _command(spec)
     elif spec.target is not None:
         yield "protocol", lambda: _follows(spec)
+        if isinstance(spec, BenchmarkSpec):
+            yield "empty-folder", lambda: _empty_folder(spec)
+            yield "problem-types", lambda: _problem_types(spec)
 
 
 def _run(rules: Iterator[Rule]) -> None:
@@ -278,6 +283,25 @@ def _follows(spec: Spec) -> None:
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     lacking = [name for name in methods if not callable(getattr(found, name, None))]
     _require(not lacking, f"{title}: {target} lacks {', '.join(lacking)} of {protocol.__module__}.{protocol.__name__}")
+
+
+def _empty_folder(spec: BenchmarkSpec) -> None:
+    """A release that isn't there is a wrong request, and the message names what is missing."""
+    benchmark = plugins.build(spec)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = benchmark.samples(Path(folder))
+        except RequestError as error:
+            _require(folder in str(error), f"{_title(spec)}: the message doesn't name the folder {folder}: {error}")
+            return
+        except Exception as error:
+            raise ContractBroken(f"{_title(spec)}: an empty folder raised {type(error).__name__}: {error}; use RequestError") from error
+    raise ContractBroken(f"{_title(spec)}: an empty folder gave {len(found)} samples; use RequestError, naming the missing file")
+
+
+def _problem_types(spec: BenchmarkSpec) -> None:
+    unknown = [name for name in spec.problem_types if not plugins.serves(name)]
+    _require(not unknown, f"{_title(spec)}: no reward serves its problem types {', '.join(unknown)}")
 
 
 def _command(spec: CommandSpec) -> None:
