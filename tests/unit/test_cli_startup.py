@@ -37,9 +37,10 @@ def imported(*args: str) -> set[str]:
     return {name.split(".")[0] for name in ran.stdout.rpartition("@")[2].split()}
 
 
-@pytest.mark.parametrize(
-    "args", [("--version",), ("--help",), ("train", "--help"), ("plugins", "list"), ("rewards", "list", "--json")], ids=" ".join
-)
+QUICK = [("--version",), ("--help",), ("train", "--help"), ("plugins", "list"), ("rewards", "list", "--json")]
+
+
+@pytest.mark.parametrize("args", QUICK, ids=" ".join)
 def test_nothing_heavy_is_imported(args):
     assert not imported(*args) & set(HEAVY)
 
@@ -49,20 +50,23 @@ def test_help_and_version_import_little():
     assert not imported("--version") & {"pydantic", "rich", "jinja2", "typer", "pluggy"}
 
 
-@pytest.mark.parametrize(
-    ("args", "limit"), [(("--version",), 0.3), (("--help",), 0.3), (("plugins", "list"), 0.6)], ids=["version", "help", "list"]
-)
+@pytest.mark.parametrize(("args", "limit"), [("--version", 0.3), ("--help", 0.3), ("plugins list", 0.6)])
 def test_the_program_starts_fast(args, limit, record_property):
-    """The limits are for a quiet machine; the test allows twice as much and prints what it saw."""
-    times = []
+    """The limits are for the wall clock of a quiet machine, where it equals the processor time of the one thread.
+
+    Processor time is what is asserted, and twice as much allowed: neighbours on the machine must not fail a test.
+    """
+    walls, works = [], []
     for _ in range(5):
-        start = time.perf_counter()
-        assert evr1(*args).returncode == 0
-        times.append(time.perf_counter() - start)
-    median = statistics.median(times)
-    record_property("seconds", median)
-    print(f"evr1 {' '.join(args)}: median {median:.3f} s of {[round(value, 3) for value in times]}, limit {limit} s")
-    assert median < 2 * limit
+        start, before = time.perf_counter(), os.times()
+        assert evr1(*args.split()).returncode == 0
+        after = os.times()
+        walls.append(time.perf_counter() - start)
+        works.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    wall, work = statistics.median(walls), statistics.median(works)
+    record_property("seconds", wall)
+    print(f"evr1 {args}: median of 5 {wall:.3f} s, of the processor {work:.3f} s; limit {limit} s")
+    assert work < 2 * limit
 
 
 def test_version_is_the_one_of_the_package():
