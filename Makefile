@@ -5,7 +5,6 @@ STACK ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 
 INSTALLED := .venv/.installed-$(STACK)
 REQUIREMENTS := $(if $(filter cuda,$(STACK)),requirements/cuda.txt,requirements/cpu.lock)
-FOLDERS := evr1_core cli plugins templates tests bench scripts
 
 .PHONY: setup demo test test-fast check format lock clean
 .DEFAULT_GOAL := setup
@@ -26,13 +25,13 @@ test-fast: setup
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m "not slow"
 
 check: setup
-	.venv/bin/ruff check $(FOLDERS)
-	.venv/bin/ruff format --check $(FOLDERS)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
 	.venv/bin/pyright
 
 format: setup
-	.venv/bin/ruff check --fix $(FOLDERS)
-	.venv/bin/ruff format $(FOLDERS)
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
 
 lock: setup
 	.venv/bin/python scripts/lock.py
