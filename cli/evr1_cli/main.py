@@ -23,8 +23,12 @@ from typing import Any
 COMMANDS = {
     "algorithms": "Algorithms: list them.",
     "benchmarks": "Benchmarks: list them.",
+    "cache": "The frame cache: fill it, look at it.",
     "config": "Show configurations.",
     "data": "Check and show data.",
+    "media": "Look into images and videos.",
+    "eval": "Answer and score a benchmark or a data file.",
+    "export": "Write a checkpoint as a model directory.",
     "models": "Model families and their presets: list them.",
     "plugins": "Plugins: list them, show one.",
     "rewards": "Rewards: list them.",

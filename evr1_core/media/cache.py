@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -58,7 +59,7 @@ class FrameCache:
         try:
             with open(path, "rb") as file:
                 shape, offset, meta, checksum = _read_header(file)
-                count = int(np.prod(shape))
+                count = math.prod(shape)
                 if meta["key"] != key or len(meta["times"]) != shape[0] or os.fstat(file.fileno()).st_size != offset + count:
                     return None
                 # Copy on write: torch wants a writable array, and the file must stay as it is.
@@ -103,6 +104,16 @@ class FrameCache:
     def entries(self) -> Iterator[Path]:
         """Every complete entry."""
         return self.directory.glob("[0-9a-f][0-9a-f]/*.safetensors")
+
+    def describe(self, path: Path) -> dict[str, Any] | None:
+        """The clip fields in an entry's header, without a look at its frames; None when it isn't valid."""
+        try:
+            with open(path, "rb") as file:
+                shape, offset, meta, _ = _read_header(file)
+                whole = os.fstat(file.fileno()).st_size == offset + math.prod(shape) and meta["key"] == path.stem
+                return meta if whole else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def _trusted(self, key: str, descriptor: int, frames: np.ndarray, checksum: int) -> bool:
         """Whether the bytes agree with the checksum; looked at once per process and file version."""

@@ -47,9 +47,7 @@ def plan(info: MediaInfo, ref: MediaRef, budget: Budget, factors: PatchFactors) 
         raise MediaError(info.path, "empty", str(error)) from error
     count = len(chosen.indices)
     height, width = _sized(info.path, lambda: video_size(info.height, info.width, count, budget.video, factors))
-    return Plan(
-        "video", count, height, width, chosen.indices, chosen.times, info.fps, info.frames, info.duration, chosen.span
-    )
+    return Plan("video", count, height, width, chosen.indices, chosen.times, info.fps, info.frames, info.duration, chosen.span)
 
 
 def _sized(path, size):

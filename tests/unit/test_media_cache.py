@@ -167,7 +167,8 @@ def test_every_part_of_the_key_counts() -> None:
         "kind": "video", "start": None, "end": None, "limits": VideoBudget(), "factors": PatchFactors(32), "sampler": "1", "decoder": "a-1",
     }  # fmt: skip
     variants = [
-        {}, {"start": 0.0}, {"end": 1.0}, {"limits": replace(VideoBudget(), fps=1.0)}, {"limits": replace(VideoBudget(), max_pixels=262_145)},
+        {}, {"start": 0.0}, {"end": 1.0}, {"limits": replace(VideoBudget(), fps=1.0)},
+        {"limits": replace(VideoBudget(), max_pixels=262_145)},
         {"limits": replace(VideoBudget(), total_pixels=10**7)}, {"factors": PatchFactors(28)}, {"factors": PatchFactors(32, 1)},
         {"sampler": "2"}, {"decoder": "a-2"},
     ]  # fmt: skip

@@ -104,12 +104,15 @@ def test_every_rotation_comes_out_upright(tmp_path: Path, turn: int, rotation: i
     got = {name: tuple((frame[y, x] > 128).astype(int)) for name, (y, x) in
            {"tl": (4, 4), "tr": (4, -5), "bl": (-5, 4), "br": (-5, -5)}.items()}  # fmt: skip
     red, green, blue, black = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)
-    assert got == {
-        0: {"tl": red, "tr": green, "bl": blue, "br": black},
-        90: {"tl": blue, "tr": red, "bl": black, "br": green},
-        180: {"tl": red, "tr": green, "bl": blue, "br": black},
-        270: {"tl": green, "tr": black, "bl": red, "br": blue},
-    }[rotation]
+    assert (
+        got
+        == {
+            0: {"tl": red, "tr": green, "bl": blue, "br": black},
+            90: {"tl": blue, "tr": red, "bl": black, "br": green},
+            180: {"tl": red, "tr": green, "bl": blue, "br": black},
+            270: {"tl": green, "tr": black, "bl": red, "br": blue},
+        }[rotation]
+    )
 
 
 def test_phone_clip() -> None:

@@ -51,7 +51,11 @@ def make(mode: str, colour: Any, **save: Any) -> Any:
         ("clear.png", make("RGBA", (9, 9, 9, 0)), [255, 255, 255]),
         ("half.png", make("RGBA", (0, 0, 0, 128)), [127, 127, 127]),
         ("grey_alpha.png", make("LA", (0, 0)), [255, 255, 255]),
-        ("palette.png", lambda path: Image.new("RGB", (64, 48), (200, 100, 50)).convert("P", palette=Image.Palette.ADAPTIVE).save(path), [200, 100, 50]),
+        (
+            "palette.png",
+            lambda path: Image.new("RGB", (64, 48), (200, 100, 50)).convert("P", palette=Image.Palette.ADAPTIVE).save(path),
+            [200, 100, 50],
+        ),
         ("palette_clear.png", lambda path: Image.new("P", (64, 48), 0).save(path, transparency=0), [255, 255, 255]),
         ("cmyk.jpg", make("CMYK", (0, 255, 255, 0), quality=95), [254, 0, 0]),
         ("grey.png", make("L", 77), [77, 77, 77]),
@@ -85,7 +89,12 @@ def test_half_a_file_is_damaged(tmp_path: Path) -> None:
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:
-    for path, code in ((clip("bframes.mp4"), "damaged"), (clip("text.mp4"), "damaged"), (clip("zero.mp4"), "empty"), ("absent.png", "missing")):
+    for path, code in (
+        (clip("bframes.mp4"), "damaged"),
+        (clip("text.mp4"), "damaged"),
+        (clip("zero.mp4"), "empty"),
+        ("absent.png", "missing"),
+    ):
         with pytest.raises(MediaError) as caught:
             probe_image(path)
         assert caught.value.code == code

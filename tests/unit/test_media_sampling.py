@@ -84,7 +84,7 @@ def _sound(video, budget: VideoBudget, factor: int, start: float | None, end: fl
     indices = chosen.indices
     assert 1 <= len(indices) <= min(budget.max_frames, video.frames)
     assert all(a < b for a, b in zip(indices, indices[1:], strict=False)), "increasing, so never twice"
-    assert 0 <= indices[0] and indices[-1] < video.frames
+    assert indices[0] >= 0 and indices[-1] < video.frames
     assert chosen.times == tuple(float(video.times()[index]) for index in indices)
     assert chosen.span > 0
     # The picture on screen at `start` may have come before it, and none comes after `end`.
@@ -97,7 +97,13 @@ def test_any_constant_video(frames, fps, budget, factor, start, end) -> None:
     _sound(info(frames, fps), budget, factor, start, end)
 
 
-@given(st.lists(st.integers(1, 5000), min_size=1, max_size=200), budgets, st.sampled_from([1, 2]), st.none() | st.floats(0, 50), st.none() | st.floats(0, 60))
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=200),
+    budgets,
+    st.sampled_from([1, 2]),
+    st.none() | st.floats(0, 50),
+    st.none() | st.floats(0, 60),
+)
 def test_any_uneven_video(steps, budget, factor, start, end) -> None:
     stamps = [700]
     for step in steps:

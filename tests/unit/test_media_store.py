@@ -61,7 +61,13 @@ def test_in_process_and_child_give_the_same(tmp_path: Path) -> None:
     for ref in [*map(video, GOOD), video("long_gop.mp4", 3.0, 9.5)]:
         one, other = here.load(ref, BUDGET, FACTORS), child.load(ref, BUDGET, FACTORS)
         np.testing.assert_array_equal(one.frames, other.frames)
-        assert (one.times, one.indices, one.rotation, one.span, one.key) == (other.times, other.indices, other.rotation, other.span, other.key)
+        assert (one.times, one.indices, one.rotation, one.span, one.key) == (
+            other.times,
+            other.indices,
+            other.rotation,
+            other.span,
+            other.key,
+        )
     assert child._guard is not None and child._guard.started == 1, "the child is kept"
     assert list(tmp_path.iterdir()) == [], "decode-only leaves no trace"
 
