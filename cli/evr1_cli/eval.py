@@ -34,14 +34,15 @@ def command(
     from evr1_core.config.load import Flag, load, split_arguments
     from evr1_core.errors import RequestError
 
-    flags = {
-        "model.path": Flag(model, "--model"),
-        "rollout.engine": Flag(engine, "--engine"),
-        "evaluate.n": Flag(n, "--n"),
-        "evaluate.temperature": Flag(temperature, "--temperature"),
-        "evaluate.max_tokens": Flag(max_tokens, "--max-tokens"),
-        "data.validate_on": Flag([str(path) for path in data] if data else None, "--data"),
+    given = {
+        ("model.path", "--model"): model,
+        ("rollout.engine", "--engine"): engine,
+        ("evaluate.n", "--n"): n,
+        ("evaluate.temperature", "--temperature"): temperature,
+        ("evaluate.max_tokens", "--max-tokens"): max_tokens,
+        ("data.validate_on", "--data"): [str(path) for path in data] if data else None,
     }
+    flags = {key: Flag(value, flag) for (key, flag), value in given.items() if value is not None}
     config = load(*split_arguments(arguments or []), flags).config
     if benchmark and data:
         raise RequestError("give --benchmark or --data, not both")

@@ -18,9 +18,9 @@ NOT_IN_NUMBERS = {"workers", "max_failed"}
 """Keys of the reward section that change how fast scoring is, not what it gives."""
 
 
-def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str, Any], template: str | None = None) -> dict[str, Any]:
+def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str, Any]) -> dict[str, Any]:
     """`weights`: identity of the model; `what`: identity of the questions, for example benchmark and split."""
-    template = template or config.data.template
+    template = config.data.template
     file = Path(template) if template else None
     return {
         "model": {"weights": weights, "dtype": config.model.dtype},
@@ -31,7 +31,7 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
             "shipped": template_hashes(),
             "max_tokens": config.data.max_prompt_tokens,
         },
-        "media": {**config.media.evaluate.model_dump(mode="json"), "decoder": decoder_version()},
+        "media": {**config.media.evaluate.model_dump(mode="json"), "decoders": [decoder_version("image"), decoder_version("video")]},
         "sampling": {**config.evaluate.model_dump(mode="json", include={"n", "temperature", "max_tokens"}), "seed": config.seed},
         "engine": {"name": engine, "options": dict(config.rollout.options)},
         "rewards": config.rewards.model_dump(mode="json", exclude=NOT_IN_NUMBERS),
