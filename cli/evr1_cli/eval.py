@@ -26,6 +26,7 @@ def command(
     output: Annotated[Path | None, typer.Option("--output", help="Folder of the results; evaluations/WHAT/MODEL otherwise.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first questions.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; older results are moved aside.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Ask again what has no number: medium missing, engine or scorer failed.")] = False,
 ) -> None:
     """Answer and score a benchmark, or any data file.
 
@@ -59,7 +60,7 @@ def command(
     samples = samples[:limit] if limit else samples
     if not samples:
         raise RequestError(f"no questions in {root or ', '.join(map(str, config.data.validate_on))}")
-    run(config, samples, what, adapter, output, fresh)
+    run(config, samples, what, adapter, output, fresh, retry)
 
 
 def read_questions(config: RunConfig) -> list[Sample]:
@@ -80,7 +81,9 @@ def read_questions(config: RunConfig) -> list[Sample]:
     return rows.samples
 
 
-def run(config: RunConfig, samples: list[Sample], what: dict[str, Any], benchmark: Any, output: Path | None, fresh: bool) -> None:
+def run(
+    config: RunConfig, samples: list[Sample], what: dict[str, Any], benchmark: Any, output: Path | None, fresh: bool, retry: bool
+) -> None:
     """Open everything, evaluate, print one line."""
     from contextlib import ExitStack, closing
 
@@ -101,7 +104,7 @@ def run(config: RunConfig, samples: list[Sample], what: dict[str, Any], benchmar
     identity = settings(config, weights=model_hash(adapter.directory), engine=spec.name, what=what)
     folder = output or Path("evaluations") / (what.get("benchmark") or "-".join(Path(file).stem for file in what["data"])) / Path(name).name
     with ExitStack() as stack:
-        results = stack.enter_context(closing(ResultStore(folder, identity, fresh=fresh)))
+        results = stack.enter_context(closing(ResultStore(folder, identity, fresh=fresh, retry=retry)))
         results.missing(samples, config.evaluate.n)  # refuse before a model is loaded
         store = stack.enter_context(closing(open_store(config)))
         builder = open_builder(excluding(config), adapter, store, "evaluate")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -34,8 +35,12 @@ Key = tuple[str, int]
 class ResultStore:
     """Results on the disk. Safe for threads of one process; one process at a time."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, Any], fresh: bool = False) -> None:
-        """Begin, or go on with what is there. `fresh` moves older results aside. Raises RequestError for other settings."""
+    def __init__(self, directory: Path, settings: Mapping[str, Any], fresh: bool = False, retry: bool = False) -> None:
+        """Begin, or go on with what is there. Raises RequestError for other settings.
+
+        `fresh` moves older results aside; `retry` moves those aside that have no number (medium missing, engine or
+        scorer failed), so that they are asked again.
+        """
         self.directory = directory
         self.settings = json.loads(to_json(settings))
         self.settings_hash = hash_json(self.settings)
@@ -45,16 +50,18 @@ class ResultStore:
         self._lock = threading.Lock()
         self._lines = JsonLines(self.path)
         self._done: dict[Key, str] = {}
-        if fresh:
-            self._move_aside()
-        elif self.path.exists():
-            self._check_settings()
-            for row in rows(self.path):
-                key = (row["id"], row["index"])
-                if key in self._done:
-                    raise RequestError(f"{self.path}: {key[0]!r}, answer {key[1]}, stands there twice; --fresh starts anew")
-                self._done[key] = row["content"]
-        write_atomic(self._settings_path, json.dumps(self.settings, indent=1, ensure_ascii=False) + "\n")
+        try:
+            if fresh:
+                self._move_aside()
+            elif self.path.exists():
+                self._check_settings()
+                if retry:
+                    self._drop_without_number()
+                self._read_done()
+            write_atomic(self._settings_path, json.dumps(self.settings, indent=1, ensure_ascii=False) + "\n")
+        except BaseException:
+            self.close()
+            raise
 
     def missing(self, samples: Iterable[Sample], n: int) -> list[Sample]:
         """Samples that don't have all their `n` answers. Raises RequestError where a row was made for another question of the same id."""
@@ -124,6 +131,19 @@ class ResultStore:
             proof = {"settings": self.settings_hash, "model": self.settings.get("model", {}).get("weights"), "content": content}
             self._lines.append({**identity, **answer, **proof, "sample": sample_row(sample)})
             self._done[sample.id, index] = content
+
+    def _read_done(self) -> None:
+        for row in rows(self.path):
+            key = (row["id"], row["index"])
+            if key in self._done:
+                raise RequestError(f"{self.path}: {key[0]!r}, answer {key[1]}, stands there twice; --fresh starts anew")
+            self._done[key] = row["content"]
+
+    def _drop_without_number(self) -> None:
+        """Keep the whole old file aside, then put one without these rows in its place."""
+        kept = [to_json(row) + "\n" for row in rows(self.path) if row["accuracy"] is not None]
+        shutil.copyfile(self.path, next_free(self.path, "before"))
+        write_atomic(self.path, "".join(kept))
 
     def _check_settings(self) -> None:
         if not self._settings_path.exists():

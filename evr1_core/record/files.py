@@ -34,7 +34,7 @@ def write_atomic(path: Path, text: str) -> None:
     """Replace a file in one move: a reader sees the old or the new text, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evr1_core.record.files import to_json
@@ -42,7 +42,15 @@ def rollout_rows(
 
 
 def plain(value: Any) -> Any:
-    """The value where JSON has it, else its printed form (dates and the like from data files)."""
+    """The value where JSON has it; else its printed form (dates, numbers that are not finite), and of bytes their number."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (bytes, bytearray)):
+        return f"<{len(value)} bytes>"  # a picture in a column: never into every row
+    if callable(to_list := getattr(value, "tolist", None)):
+        return plain(to_list())
     try:
         to_json(value)
     except (TypeError, ValueError):

@@ -115,11 +115,12 @@ def test_train_validate_export_and_evaluate_the_export(
 
 
 def test_export_of_another_base_is_refused(common: list[str], questions: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
     from evr1_core.errors import Evr1Error
     from evr1_core.train.checkpoint import Checkpoints
     from evr1_core.train.export import export
     from evr1_models.tiny import make_tiny_qwen3_vl
-    from safetensors.torch import load_file
 
     base = make_tiny_qwen3_vl(tmp_path / "base", layers=2, hidden=64, heads=2, vision_hidden=32)
     weights = load_file(base / "model.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 from collections.abc import Sequence
@@ -92,7 +93,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, samples: list[Sample], n: int = 1, **parts: Any) -> tuple[Report, dict[str, Any]]:
-    store = ResultStore(folder, parts.pop("settings", SETTINGS), fresh=parts.pop("fresh", False))
+    store = ResultStore(folder, parts.pop("settings", SETTINGS), fresh=parts.pop("fresh", False), retry=parts.pop("retry", False))
     try:
         return evaluate(
             parts.pop("engine", None) or Engine(),
@@ -238,3 +239,22 @@ def test_a_benchmark_says_what_counts(tmp_path: Path) -> None:
     assert report.headline is not None and report.headline.n == 2 and summary["metric"] == "special"
     _, summary = run(tmp_path, questions(6), benchmark=Grouped())
     assert set(summary["tables"]) == {"problem_type", "kind"} and summary["tables"]["kind"]["0"]["n"] == 2
+
+
+def test_retry_asks_again_what_has_no_number(tmp_path: Path) -> None:
+    samples = questions(6)
+    run(tmp_path, samples, builder=Builder(excluded=["q1"]), engine=Engine(bad=["q2"]))
+    engine = Engine()
+    assert run(tmp_path, samples, engine=engine)[1]["left_out"] == 2 and engine.asked == []
+    assert run(tmp_path, samples, engine=engine, retry=True)[1]["left_out"] == 0 and engine.asked == ["q1", "q2"]
+    assert sorted(keys(tmp_path)) == [(f"q{i}", 0) for i in range(6)]
+    assert len(list(rows(tmp_path / "results.before-1.jsonl"))) == 6
+
+
+def test_columns_that_json_does_not_have(tmp_path: Path) -> None:
+    extra = {"seen": datetime.date(2026, 1, 2), "gap": float("nan"), "picture": b"x" * 9, "list": np.arange(2), "deep": {"a": (1, None)}}
+    run(tmp_path, [Sample("q0", "?", "A", "choice", extra=extra)])
+    [row] = rows(tmp_path / "results.jsonl")
+    assert row["sample"]["extra"] == {
+        "seen": "datetime.date(2026, 1, 2)", "gap": "nan", "picture": "<9 bytes>", "list": [0, 1], "deep": {"a": [1, None]}
+    }  # fmt: skip
