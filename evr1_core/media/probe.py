@@ -58,6 +58,8 @@ class MediaInfo:
     """Seconds of one tick."""
     stamps: np.ndarray | None = field(default=None, repr=False)
     """int64 [frames], ticks: presentation times in display order; None for an image."""
+    keys: np.ndarray | None = field(default=None, repr=False)
+    """int64, ticks: presentation times of the key frames, increasing, as far as packets and index tell them."""
     ordinal: bool = False
     """Whether the file gives no presentation times, so that frames are told apart by counting."""
 
@@ -156,8 +158,9 @@ def probe_video(path: str) -> MediaInfo:
         if scanned and grid is not None:
             head += _packets(container, stream)
             stamps, ordinal = _sorted_stamps(head, untimed)
+    keys = _keys(head)
     if grid is not None and not scanned:
-        stamps = grid.stamps(stamps[0])
+        stamps, keys = grid.stamps(int(stamps[0])), grid.keys(int(stamps[0]))
     if not len(stamps):
         raise MediaError(path, "damaged", "the video stream holds no frames")
     frame = first_frame(path)
@@ -167,7 +170,7 @@ def probe_video(path: str) -> MediaInfo:
     return MediaInfo(
         path=path, kind="video", width=wide, height=tall, codec=codec, container=container_name, pixel_format=frame.format.name,
         rotation=rotation, frames=len(stamps), fps=fps, duration=duration, start=float(stamps[0] * time_base), constant=constant,
-        scanned=scanned, time_base=time_base, stamps=stamps, ordinal=ordinal,
+        scanned=scanned, time_base=time_base, stamps=stamps, ordinal=ordinal, keys=None if ordinal else keys,
     )  # fmt: skip
 
 
@@ -186,6 +189,14 @@ class _Grid:
 
     frames: int
     step: int
+    key_places: tuple[int, ...]
+    """Places of the key frames in decode order."""
+
+    def keys(self, first: int) -> np.ndarray:
+        """Presentation times of the key frames, taking their delay after decoding to be that of the first frame."""
+        import numpy as np
+
+        return first + self.step * np.array(self.key_places, dtype=np.int64)
 
     def stamps(self, first: int) -> np.ndarray:
         import numpy as np
@@ -201,11 +212,14 @@ def _indexed(stream: Any) -> _Grid | None:
     step, previous = entries[1].timestamp - entries[0].timestamp, entries[0].timestamp
     if step <= 0:
         return None
-    for entry in islice(entries, 1, None):
+    keys = [0]
+    for place, entry in enumerate(islice(entries, 1, None), 1):
         if entry.is_discard or entry.timestamp - previous != step:
             return None
         previous = entry.timestamp
-    return None if entries[0].is_discard else _Grid(len(entries), step)
+        if entry.is_keyframe:
+            keys.append(place)
+    return None if entries[0].is_discard else _Grid(len(entries), step, tuple(keys))
 
 
 def _agrees(grid: _Grid, stamps: np.ndarray, packets: int) -> bool:
@@ -218,8 +232,11 @@ def _agrees(grid: _Grid, stamps: np.ndarray, packets: int) -> bool:
     return bool(np.all(np.diff(settled) == grid.step))
 
 
-def _packets(container: Any, stream: Any) -> Iterator[tuple[int | None, int | None, int | None]]:
-    """(pts, dts, duration) of every packet that is shown, in file order."""
+_Packet = tuple[int | None, int | None, int | None, bool]
+
+
+def _packets(container: Any, stream: Any) -> Iterator[_Packet]:
+    """(pts, dts, duration, is a key frame) of every packet that is shown, in file order."""
     hidden_alt = stream.codec_context.name in ("vp8", "libvpx")
     for packet in container.demux(stream):
         if not packet.size or packet.is_discard:
@@ -227,21 +244,27 @@ def _packets(container: Any, stream: Any) -> Iterator[tuple[int | None, int | No
         # VP8 keeps reference pictures that are never shown in packets of their own; bit 4 of the first byte tells.
         if hidden_alt and not bytes(packet)[0] & 0x10:
             continue
-        yield packet.pts, packet.dts, packet.duration
+        yield packet.pts, packet.dts, packet.duration, packet.is_keyframe
 
 
-def _sorted_stamps(packets: list[tuple[int | None, int | None, int | None]], untimed: bool) -> tuple[np.ndarray, bool]:
+def _keys(packets: list[_Packet]) -> np.ndarray:
+    import numpy as np
+
+    return np.unique(np.array([pts for pts, _, _, key in packets if key and pts is not None], dtype=np.int64))
+
+
+def _sorted_stamps(packets: list[_Packet], untimed: bool) -> tuple[np.ndarray, bool]:
     """Presentation times in display order, each once, and whether frames must be counted for want of them."""
     import numpy as np
 
-    if untimed or any(pts is None for pts, _, _ in packets):
-        given = [dts for _, dts, _ in packets]
+    if untimed or any(pts is None for pts, _, _, _ in packets):
+        given = [dts for _, dts, _, _ in packets]
         known = all(dts is not None for dts in given) and len(set(given)) == len(given)
         return np.array(sorted(given) if known else range(len(given)), dtype=np.int64), True  # type: ignore[type-var]
-    return np.unique(np.array([pts for pts, _, _ in packets], dtype=np.int64)), False
+    return np.unique(np.array([pts for pts, _, _, _ in packets], dtype=np.int64)), False
 
 
-def _last_duration(packets: list[tuple[int | None, int | None, int | None]]) -> int:
+def _last_duration(packets: list[_Packet]) -> int:
     """Ticks that the frame shown last stays on screen, by its packet; 0 when unknown."""
     return max(packets, key=lambda packet: packet[0] if packet[0] is not None else packet[1] or 0)[2] or 0
 

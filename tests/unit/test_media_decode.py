@@ -13,7 +13,7 @@ from media_clips import CLIPS, clip, corners, write_clip
 from PIL import Image
 
 from evr1_core.errors import MediaError
-from evr1_core.media.decode import decode_video
+from evr1_core.media.decode import _Pass, decode_video
 from evr1_core.media.plan import plan
 from evr1_core.media.probe import probe
 from evr1_core.types import Budget, MediaRef, PatchFactors
@@ -225,3 +225,23 @@ def test_the_plan_is_what_decoding_gives(name: str, part: tuple[float | None, fl
         return
     frames = decode_video(info, planned.indices, planned.height, planned.width)
     assert frames.shape == (planned.frames, 3, planned.height, planned.width)
+
+
+@pytest.mark.parametrize("name", ["x.mp4", "x.mkv", "x.ts"])
+@pytest.mark.parametrize(
+    "options", [{"g": "30", "bf": "3"}, {"g": "30", "x264-params": "open-gop=1"}, {"g": "60", "x264-params": "intra-refresh=1"}]
+)
+def test_jumps_give_the_frames_of_a_walk(tmp_path: Path, name: str, options: dict[str, str]) -> None:
+    info = probe(write_clip(tmp_path / name, 300, paint=lambda index: np.roll(corners(index), index, 1), options=options))
+    assert info.stamps is not None and info.keys is not None and len(info.keys) > 1
+    for indices in ((3, 100, 101, 190, 299), (250, 251), tuple(range(0, 300, 61))):
+        walked = np.empty((len(indices), 3, 48, 64), np.uint8)
+        assert _Pass(info, [int(info.stamps[index]) for index in indices], walked, None, False).run()
+        np.testing.assert_array_equal(decode_video(info, indices, 48, 64), walked)
+
+
+def test_a_late_part_does_not_decode_what_lies_before(tmp_path: Path) -> None:
+    info = probe(write_clip(tmp_path / "x.mp4", 300, options={"g": "30"}))
+    assert info.stamps is not None
+    jump = _Pass(info, [int(info.stamps[250])], np.empty((1, 3, 48, 64), np.uint8), None, True)
+    assert jump.run() and jump.seen < 40
