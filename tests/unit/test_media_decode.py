@@ -241,7 +241,7 @@ def test_jumps_give_the_frames_of_a_walk(tmp_path: Path, name: str, options: dic
 
 
 def test_a_late_part_does_not_decode_what_lies_before(tmp_path: Path) -> None:
-    info = probe(write_clip(tmp_path / "x.mp4", 300, options={"g": "30"}))
+    info = probe(write_clip(tmp_path / "x.mp4", 300, paint=corners, options={"g": "30"}))
     assert info.stamps is not None
     jump = _Pass(info, [int(info.stamps[250])], np.empty((1, 3, 48, 64), np.uint8), None, True)
     assert jump.run() and jump.seen < 40
