@@ -17,7 +17,7 @@ FRAMES, FPS = 8, 4
 """A clip lasts 2 seconds."""
 COLOURS = {"red": (215, 45, 45), "green": (45, 195, 60), "blue": (60, 80, 230), "yellow": (225, 215, 60)}
 DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
-COUNTS = ("1", "2", "3", "4")
+COUNTS = ("one", "two", "three", "four")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +76,14 @@ def order(rng: np.random.Generator) -> Scene:
 
 def count(rng: np.random.Generator) -> Scene:
     """The whole picture lights up for one frame, one to four times."""
-    number = int(_pick(rng, COUNTS))
+    name = _pick(rng, COUNTS)
+    number = COUNTS.index(name) + 1
     # `number` frames with at least one dark frame between two of them.
     gaps = np.sort(rng.permutation(FRAMES - number + 1)[:number])
     lit = [int(gap) + index for index, gap in enumerate(gaps)]
     frames = _background(rng, FRAMES)
     frames[lit] = _tint(rng, _pick(rng, tuple(COLOURS)))
-    return Scene("count", "How many flashes are there?", COUNTS, str(number), _finish(rng, frames))
+    return Scene("count", "How many flashes are there?", COUNTS, name, _finish(rng, frames))
 
 
 KINDS: dict[str, Callable[[np.random.Generator], Scene]] = {"colour": colour, "direction": direction, "order": order, "count": count}
