@@ -65,8 +65,8 @@ def load(files: str | Path | Sequence[str | Path] = (), overrides: Sequence[str]
     for text in overrides:
         _merge(total, _override(text))
     for key, value in (flags or {}).items():
-        if value is not None:
-            flag = value if isinstance(value, Flag) else Flag(value, COMMAND_LINE)
+        flag = value if isinstance(value, Flag) else Flag(value, COMMAND_LINE)
+        if flag.value is not None:
             _merge(total, _nest(key, _plain(flag.value), flag.name))
     _refuse_renamed(total)
     config = validate(RunConfig, total.values, total.origins)

@@ -134,7 +134,7 @@ def _no_signal(subject: Subject) -> None:
 
 def _loss(subject: Subject) -> None:
     for batch in (token_batch(), replace(token_batch(), rollout_logprobs=None), _with_offline(token_batch())):
-        found = subject.loss(batch)
+        found = subject.loss(replace(batch, logprobs=batch.logprobs.clone().requires_grad_()))
         subject.require(found.values.shape == MASK.shape, f"the loss has the shape {tuple(found.values.shape)}, not [B, T]")
         for name, metric in found.metrics.items():
             subject.require(metric.shape == MASK.shape, f"metric {name!r} has the shape {tuple(metric.shape)}, not [B, T]")
