@@ -34,9 +34,6 @@ from evr1_core.specs import (
 from evr1_core.testing.fixtures import ABSURD, GOLDS, sample
 from evr1_core.types import Sample, Score
 
-HEAVY = ("torch", "transformers", "vllm", "ray", "av", "numpy", "pydantic", "wandb", "rich", "jinja2")
-"""What a module with hooks must not import: every command pays for it."""
-
 Rule = tuple[str, Callable[[], None]]
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -144,10 +141,17 @@ def _title(spec: Spec) -> str:
 
 
 def _imports_light(name: str) -> None:
-    code = f"import sys, importlib; importlib.import_module({name!r}); print(*(m for m in {HEAVY!r} if m in sys.modules))"
+    """A module with hooks imports the standard library, evr1_core and its own package: every command pays for the rest."""
+    code = f"""
+import importlib, sys
+before = set(sys.modules)
+importlib.import_module({name!r})
+new = {{module.split(".")[0] for module in set(sys.modules) - before}}
+print(*sorted(new - set(sys.stdlib_module_names) - {{"evr1_core", "pluggy", {name.split(".")[0]!r}}}))
+"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
-    _require(ran.returncode == 0, f"{name} can't be imported: {ran.stderr.strip()[-500:]}")
+    _require(ran.returncode == 0, f"{name} can't be imported: {(ran.stderr.strip().splitlines() or [''])[-1]}")
     _require(not ran.stdout.strip(), f"{name} imports {ran.stdout.strip()}: move it into the module that a target names")
 
 

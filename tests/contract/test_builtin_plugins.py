@@ -210,6 +210,6 @@ def test_a_heavy_hook_module_is_caught(tmp_path: Path) -> None:
     source = "import json, pydantic\nfrom evr1_core.hookspecs import hookimpl\n@hookimpl\ndef evr1_rewards():\n    return []\n"
     with (
         installed(make_distribution(tmp_path / "heavy", "heavy", {"heavy": "evr1_test_heavy"}, {"evr1_test_heavy": source})),
-        pytest.raises(ContractBroken, match="evr1_test_heavy imports pydantic"),
+        pytest.raises(ContractBroken, match="evr1_test_heavy imports .*pydantic"),
     ):
         check_plugin("evr1_test_heavy")
