@@ -65,11 +65,10 @@ def program(args: Sequence[str]) -> Any:
     wanted = next((arg for arg in args if not arg.startswith("-")), None)
     complete = "_EVR1_COMPLETE" in os.environ  # the shell asks for completions: it may be about any command
     app = group(HELP, add_completion=True, epilog="`evr1 --version` prints the version.")
-    for name, summary in COMMANDS.items():
-        _attach(app, name, summary, _built_in(name) if complete or name == wanted else _placeholder)
-    if wanted not in COMMANDS:
-        for name, summary in _plugin_commands(wanted).items():
-            _attach(app, name, summary, _plugin_command(name) if name == wanted else _placeholder)
+    added = {} if wanted in COMMANDS else _plugin_commands(wanted)
+    for name, summary in sorted({**COMMANDS, **added}.items()):
+        load = _built_in if name in COMMANDS else _plugin_command
+        _attach(app, name, summary, load(name) if name == wanted or (complete and name in COMMANDS) else _placeholder)
     return app
 
 

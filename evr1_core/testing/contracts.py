@@ -290,17 +290,18 @@ def _follows(spec: Spec) -> None:
 
 
 def _empty_folder(spec: BenchmarkSpec) -> None:
-    """A release that isn't there is a wrong request, and the message names what is missing."""
-    benchmark = plugins.build(spec)
+    """A release that isn't there is a wrong request, and the message names the place; a benchmark may also make its own."""
+    benchmark, title = plugins.build(spec), _title(spec)
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = benchmark.samples(Path(folder))
         except RequestError as error:
-            _require(folder in str(error), f"{_title(spec)}: the message doesn't name the folder {folder}: {error}")
+            _require(folder in str(error), f"{title}: the message doesn't name the folder {folder}: {error}")
             return
         except Exception as error:
-            raise ContractBroken(f"{_title(spec)}: an empty folder raised {type(error).__name__}: {error}; use RequestError") from error
-    raise ContractBroken(f"{_title(spec)}: an empty folder gave {len(found)} samples; use RequestError, naming the missing file")
+            raise ContractBroken(f"{title}: an empty folder raised {type(error).__name__}: {error}; use RequestError") from error
+    _require(found, f"{title}: an empty folder gave no samples; use RequestError, naming the missing file")
+    _require(len({row.id for row in found}) == len(found), f"{title}: two samples have one id")
 
 
 def _problem_types(spec: BenchmarkSpec) -> None:
