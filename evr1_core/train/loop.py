@@ -54,11 +54,11 @@ def fit(run: Run, validate: Validate | None = None) -> None:
 def train_step(run: Run, record: StepRecord, step: int, first: bool = False) -> bool:
     """One step; False when no group had anything to learn from and the weights stayed."""
     groups = collect(run, record, step)
-    record.rollouts(groups)
     if not groups:
         return False
     with record.time("advantage"):
         batch = credit(groups, run.algorithm, run.config.rewards)
+    record.rollouts(groups, batch.answer_advantages())
     if first:
         check_agreement(run, groups)
     with record.time("update"):

@@ -101,9 +101,10 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     builder = open_builder(config, adapter, store)
     record = Record.open(config, origins or {}, command=command, total=total)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
-    engine = open_engine(
-        config.rollout.engine, config.rollout.options, engine_context(config, adapter, samples, device, model=policy.model)
-    )
+    held_out = read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False).samples
+    longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
+    context = engine_context(config, adapter, [*samples, *held_out], device, model=policy.model, max_tokens=longest)
+    engine = open_engine(config.rollout.engine, config.rollout.options, context)
     return Run(
         config=config,
         samples=samples,

@@ -42,6 +42,10 @@ class TrainBatch:
     rewards: Tensor
     """float64 [B]."""
 
+    def answer_advantages(self) -> list[float]:
+        """Mean advantage of each answer's trained tokens, for the record."""
+        return (self.advantages.sum(dim=1) / self.mask.sum(dim=1).clamp(min=1)).tolist()
+
 
 def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection) -> TrainBatch:
     """Advantages for every token of every answer."""
