@@ -47,13 +47,14 @@ def command(
     config = load(*split_arguments(arguments or []), flags).config
     if benchmark and data:
         raise RequestError("give --benchmark or --data, not both")
-    if benchmark and root is None:
-        raise RequestError(f"--benchmark {benchmark} needs --root, the folder of its official release; see `evr1 benchmarks list`")
     adapter: Any = None
     if benchmark:
         from evr1_core import plugins
 
         adapter = plugins.build(plugins.benchmark(benchmark))
+        root = root or getattr(adapter, "root", None)
+        if root is None:
+            raise RequestError(f"--benchmark {benchmark} needs --root, the folder of its official release; see `evr1 benchmarks list`")
         samples, what = adapter.samples(root, split), {"benchmark": benchmark, "split": split}
     else:
         samples, what = read_questions(config), {"data": sorted(path.name for path in config.data.validate_on)}

@@ -8,6 +8,7 @@ The smallest benchmark is a class with one method:
 
 It may also have
 
+    root: Path                      folder that is taken without --root, where the adapter can make its questions itself
     template: str | None            name of the prompt template for all its questions
     groups: tuple[str, ...]         keys of `Sample.extra` by which accuracies are tabled too
     def aggregate(self, records: Sequence[Record]) -> Report

@@ -31,13 +31,17 @@ class Options(Section):
     """Options of the vLLM engine; the memory options follow vLLM's own names."""
 
     gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
+    """Share of the GPU's memory that the engine takes, its weights included."""
     tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs that one engine is spread over."""
     max_num_seqs: int = Field(256, ge=1)
+    """Answers drawn side by side."""
     max_num_batched_tokens: int | None = Field(None, ge=1)
+    """Tokens of one engine step; null leaves it to vLLM."""
     enforce_eager: bool = False
     """Run without compiled graphs: slower on a GPU, starts at once."""
     cpu_kv_cache_gib: int = Field(1, ge=1)
-    """Memory of the key-value cache on CPU."""
+    """Memory of the key-value cache on CPU, in GiB."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of `vllm.LLM`, as they are."""
 
