@@ -66,7 +66,7 @@ def validation(loaded: Loaded) -> Validate | None:
 def show_plan(loaded: Loaded) -> None:
     import json
 
-    from evr1_core.train.run import plan
+    from evr1_core.train.plan import plan
 
-    found: dict[str, Any] = plan(loaded.config)
+    found: dict[str, Any] = plan(loaded.config, loaded.origins)
     typer.echo(json.dumps(found, indent=2, default=str))

@@ -55,12 +55,12 @@ class Subject:
 
     def credit(self, batch: RewardBatch) -> Tensor:
         """Advantages [B, T], checked for shape."""
-        found = self.algorithm.advantage(batch, self.algorithm.options)
+        found = self.algorithm.advantage(batch, self.algorithm.advantage_options)
         self.require(tuple(found.shape) in ((8,), (8, 6)), f"advantages have the shape {tuple(found.shape)}, not [B] or [B, T]")
         return self.algorithm.credit(batch)
 
     def loss(self, batch: TokenBatch) -> TokenLoss:
-        return self.algorithm.loss(batch, self.algorithm.options)
+        return self.algorithm.token_loss(batch)
 
     def gradient(self, batch: TokenBatch) -> Tensor:
         """Of the step's loss by `batch.logprobs`, [B, T]."""

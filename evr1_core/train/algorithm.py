@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from evr1_core import plugins
+from evr1_core.config.load import check_algorithm_options
 from evr1_core.config.models import AlgorithmSection
 from evr1_core.errors import RequestError
 from evr1_core.train.options import AlgorithmOptions
@@ -115,37 +116,50 @@ class Algorithm:
 
     name: str
     options: AlgorithmOptions
+    """What the loop reads; those of the two halves may be other models, when a half comes from another algorithm."""
     advantage: Callable[[RewardBatch, Any], Tensor]
     loss: Callable[[TokenBatch, Any], TokenLoss]
+    advantage_options: Any
+    loss_options: Any
 
     def credit(self, batch: RewardBatch) -> Tensor:
         """Advantages float64 [B, T], exactly 0 outside the mask."""
-        found = self.advantage(batch, self.options)
+        found = self.advantage(batch, self.advantage_options)
         if found.dim() == 1:
             found = found[:, None].expand(-1, batch.mask.shape[1])
         return torch.where(batch.mask, found, torch.zeros_like(found))
 
+    def token_loss(self, batch: TokenBatch) -> TokenLoss:
+        return self.loss(batch, self.loss_options)
+
     def state_dict(self) -> dict[str, Any]:
-        parts = {"advantage": self.advantage, "loss": self.loss}
-        return {name: part.state_dict() for name, part in parts.items() if hasattr(part, "state_dict")}  # type: ignore[attr-defined]
+        """Memory of the halves that have one."""
+        return {name: half.state_dict() for name, half in self._halves() if hasattr(half, "state_dict")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, part in (("advantage", self.advantage), ("loss", self.loss)):
-            if hasattr(part, "load_state_dict"):
-                part.load_state_dict(state[name])  # type: ignore[attr-defined]
+        for name, half in self._halves():
+            if hasattr(half, "load_state_dict"):
+                half.load_state_dict(state[name])
+
+    def _halves(self) -> list[tuple[str, Any]]:
+        return [("advantage", self.advantage), ("loss", self.loss)]
 
 
-def build_algorithm(section: AlgorithmSection) -> Algorithm:
-    """The algorithm that a configuration names; `advantage` and `loss` may come from others by name."""
+def build_algorithm(section: AlgorithmSection, origins: Mapping[str, str] | None = None) -> Algorithm:
+    """The algorithm that a configuration names; `advantage` and `loss` may come from others by name.
+
+    Raises RequestError for unknown names and options; `origins` tells in the message where a value came from.
+    """
     if section.name is None:
         raise RequestError("no algorithm: give algorithm.name or --algo NAME; `evr1 algorithms list` shows them")
-    spec = plugins.algorithm(section.name)
-    options = plugins.options(spec, section.options, where="algorithm")
+    named, *halves = (plugins.algorithm(name) for name in (section.name, section.advantage or section.name, section.loss or section.name))
+    models = [plugins.resolve(spec.config) for spec in (named, *halves)]
+    where = origins if origins is not None else "the configuration"
+    options, advantage_options, loss_options = check_algorithm_options(section.options, *models, where=where)
     if not isinstance(options, AlgorithmOptions):
-        raise RequestError(f"algorithm {spec.name!r}: its options {spec.config} must extend evr1_core.train.options.AlgorithmOptions")
-    advantage = spec.advantage if section.advantage is None else plugins.algorithm(section.advantage).advantage
-    loss = spec.loss if section.loss is None else plugins.algorithm(section.loss).loss
-    return Algorithm(section.name, options, _callable(advantage), _callable(loss))
+        raise RequestError(f"algorithm {named.name!r}: its options {named.config} must extend evr1_core.train.options.AlgorithmOptions")
+    advantage, loss = _callable(halves[0].advantage), _callable(halves[1].loss)
+    return Algorithm(section.name, options, advantage, loss, advantage_options, loss_options)
 
 
 def _callable(target: str) -> Callable[..., Any]:

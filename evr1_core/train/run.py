@@ -1,7 +1,4 @@
-"""From a configuration to everything a run needs; each part is built by one small function.
-
-`plan` resolves and checks without touching a model; `open_run` builds.
-"""
+"""From a configuration to everything a run needs; each part is built by one small function."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +14,7 @@ from evr1_core import plugins
 from evr1_core.config.models import RunConfig
 from evr1_core.data.order import DataOrder
 from evr1_core.data.prompts import PromptBuilder
-from evr1_core.data.rows import read_samples
+from evr1_core.data.rows import Rows, read_samples
 from evr1_core.errors import RequestError
 from evr1_core.media.store import MediaStore
 from evr1_core.policy.load import load_adapter
@@ -29,7 +25,6 @@ from evr1_core.rollout.setup import choose_device, engine_context, model_name, o
 from evr1_core.scoring.pool import ScoringPool
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
-from evr1_core.types import Sample
 
 
 @dataclass
@@ -37,7 +32,6 @@ class Run:
     """The parts of one run; `train_step` composes them."""
 
     config: RunConfig
-    samples: list[Sample]
     order: DataOrder
     store: MediaStore
     builder: PromptBuilder
@@ -91,8 +85,9 @@ class Run:
 
 def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, command: Sequence[str] = ()) -> Run:
     """Everything that `fit` needs. Fails on the first wrong request, before a weight is loaded."""
-    algorithm = build_algorithm(config.algorithm)
-    samples, order = open_data(config)
+    algorithm = build_algorithm(config.algorithm, origins)
+    rows = open_rows(config)
+    order = open_order(config, rows)
     total = total_steps(config, order)
     device = choose_device(config.model.device)
     seed_everything(config.seed)
@@ -100,14 +95,16 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     store = open_store(config)
     builder = open_builder(config, adapter, store)
     record = Record.open(config, origins or {}, command=command, total=total)
+    record.exclude(rows.exclusions)
+    for note in rows.notes:
+        record.note(note)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     held_out = read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False).samples
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
-    context = engine_context(config, adapter, [*samples, *held_out], device, model=policy.model, max_tokens=longest)
+    context = engine_context(config, adapter, [*rows.samples, *held_out], device, model=policy.model, max_tokens=longest)
     engine = open_engine(config.rollout.engine, config.rollout.options, context)
     return Run(
         config=config,
-        samples=samples,
         order=order,
         store=store,
         builder=builder,
@@ -121,8 +118,8 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     )
 
 
-def open_data(config: RunConfig) -> tuple[list[Sample], DataOrder]:
-    """Checked rows and their order."""
+def open_rows(config: RunConfig) -> Rows:
+    """Checked rows of the training data."""
     if not config.data.train:
         raise RequestError("no training data: give data.train or --data FILE")
     rows = read_samples(
@@ -134,15 +131,13 @@ def open_data(config: RunConfig) -> tuple[list[Sample], DataOrder]:
     )
     if not rows.samples:
         raise RequestError(f"no usable row in {', '.join(map(str, config.data.train))}: {len(rows.exclusions)} excluded")
-    endless = config.train.steps is not None
-    order = DataOrder(
-        rows.samples,
-        batch_size=config.train.batch_size,
-        seed=config.seed,
-        shuffle=config.data.shuffle,
-        epochs=None if endless else config.train.epochs,
-    )
-    return rows.samples, order
+    return rows
+
+
+def open_order(config: RunConfig, rows: Rows) -> DataOrder:
+    """Their order; without end when the run's length is given in steps."""
+    epochs = None if config.train.steps is not None else config.train.epochs
+    return DataOrder(rows.samples, config.train.batch_size, seed=config.seed, shuffle=config.data.shuffle, epochs=epochs)
 
 
 def total_steps(config: RunConfig, order: DataOrder) -> int:
@@ -156,24 +151,3 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def plan(config: RunConfig) -> dict[str, Any]:
-    """What a run would do: resolved and checked without a GPU, a cluster or a weight."""
-    algorithm = build_algorithm(config.algorithm)
-    name = model_name(config)
-    samples, order = open_data(config)
-    total = total_steps(config, order)
-    kinds: dict[str, int] = {}
-    for sample in samples:
-        kinds[sample.data_type] = kinds.get(sample.data_type, 0) + 1
-    return {
-        "model": name,
-        "algorithm": algorithm.name,
-        "options": algorithm.options.model_dump(),
-        "rows": len(samples),
-        "data_types": kinds,
-        "steps": total,
-        "answers per step": config.train.batch_size * config.rollout.n,
-        "directory": str(config.directory),
-    }

@@ -138,7 +138,7 @@ def _accumulate(
         mask=mask,
         rollout_logprobs=rollout,
     )
-    found = algorithm.loss(tokens, algorithm.options)
+    found = algorithm.token_loss(tokens)
     loss = aggregate(found.values, mask, totals, algorithm.options)
     if not torch.isfinite(loss):
         raise NonFinite(_not_finite("loss", [batch.sample_ids[i] for i in indices]))
