@@ -13,6 +13,7 @@ import torch
 
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.record.record import StepRecord
+from evr1_core.scoring.score import training_value
 from evr1_core.train import selection
 from evr1_core.train.run import Run
 from evr1_core.train.update import credit, mismatch, update
@@ -116,9 +117,9 @@ def score(run: Run, prompts: Sequence[Prompt], answers: Sequence[Sequence[Comple
 
 
 def check_scores(run: Run, groups: Sequence[Group]) -> None:
-    """A run whose scorer fails learns nothing true: above the limit it stops."""
+    """A run whose scorer fails learns nothing true: above the limit it stops. Failures that an answer caused count as wrong answers."""
     scores = [(group.sample, rollout.score) for group in groups for rollout in group.rollouts]
-    failed = [(sample, found) for sample, found in scores if found.status in ("failed", "invalid_gold")]
+    failed = [(sample, found) for sample, found in scores if training_value(found, run.config.rewards) is None]
     if scores and len(failed) / len(scores) > run.config.rewards.max_failed:
         sample, found = failed[0]
         raise Evr1Error(
