@@ -47,7 +47,7 @@ class Subject:
         options = plugins.options(spec, {})
         if not isinstance(options, AlgorithmOptions):
             raise ContractBroken(f"{self.title}: {spec.config} must extend evr1_core.train.options.AlgorithmOptions")
-        self.algorithm = Algorithm(spec.name, options, _made(spec.advantage), _made(spec.loss))
+        self.algorithm = Algorithm(spec.name, options, _made(spec.advantage), _made(spec.loss), options, options)
 
     def require(self, holds: Any, text: str) -> None:
         if not holds:
