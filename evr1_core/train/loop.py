@@ -95,7 +95,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
     if len(kept) < wanted and options.dynamic_sampling:
         run.last_explanation = selection.explain_no_signal(seen, options, tries)
-        record.warn(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
+        (record.note if kept else record.warn)(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
     return kept[:wanted]
 
 

@@ -1,4 +1,4 @@
-"""Built-in benchmarks. The demo's benchmark comes with the demo, which draws its questions."""
+"""Built-in benchmarks."""
 
 from __future__ import annotations
 
@@ -8,4 +8,13 @@ from evr1_core.specs import BenchmarkSpec
 
 @hookimpl
 def evr1_benchmarks() -> list[BenchmarkSpec]:
-    return []
+    return [
+        BenchmarkSpec(
+            name="demo",
+            target="evr1_benchmarks.demo:Demo",
+            summary="small drawn clips: colour, direction, order, count; made by `evr1 demo`",
+            problem_types=("multiple-choice",),
+            size=320,
+            licence="Apache-2.0",
+        ),
+    ]
