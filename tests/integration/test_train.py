@@ -135,6 +135,13 @@ def test_rollout_and_trainer_agree_each_step(settings: list[str], varied_rewards
     assert all(row["policy/grad_norm"] > 0 for row in rows)
 
 
+def test_bfloat16_with_several_mini_batches(settings: list[str], varied_rewards: None) -> None:
+    """The other precision, padded rows, checkpointing, and old log-probabilities from a pass of their own."""
+    more = ("model.dtype=bfloat16", "train.packing=false", "train.mini_batches=2", "model.gradient_checkpointing=true", "train.lr=1e-5")
+    rows = lines(train(settings, *more, "train.steps=2") / "metrics.jsonl")
+    assert all(row["policy/grad_norm"] > 0 and row["rollout/mismatch"] < 0.05 for row in rows)
+
+
 def test_a_finished_run_says_so(settings: list[str]) -> None:
     train(settings, "train.steps=2")
     with pytest.raises(RequestError, match="has done its 2 steps already.*raise train.steps"):

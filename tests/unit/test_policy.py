@@ -9,6 +9,7 @@ import torch
 
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
+from evr1_core.policy import forward
 from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
 from evr1_core.policy.optimizer import learning_rate
 from evr1_core.policy.policy import Policy
@@ -71,6 +72,28 @@ def test_gradient_is_the_same_for_any_split(adapter: Qwen3VL, prompts: list[Prom
         gradients.append(torch.cat([p.grad.flatten() for p in one.model.parameters() if p.grad is not None]).double())
     for other in gradients[1:]:
         assert float((other - gradients[0]).norm() / gradients[0].norm()) < 1e-5
+
+
+def test_gradient_checkpointing_changes_nothing(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
+    found = []
+    for on in (False, True):
+        section = ModelSection(dtype="float32", gradient_checkpointing=on)
+        one = Policy(adapter, section, TrainSection(), temperature=1.0, device="cpu", total_steps=1)
+        one.logprobs(rows_of(prompts)).sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in one.model.parameters() if p.grad is not None]))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_head_in_pieces_equals_the_whole(adapter: Qwen3VL, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large vocabulary is worked off in pieces; value and gradient stay."""
+    found = []
+    for size in (forward.HEAD_BYTES, 3 * 4 * 400):
+        monkeypatch.setattr(forward, "HEAD_BYTES", size)
+        one = policy(adapter)
+        logprobs = one.logprobs(rows_of(prompts))
+        logprobs.sum().backward()
+        found.append((logprobs.detach(), torch.cat([p.grad.flatten() for p in one.model.parameters() if p.grad is not None])))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
 def test_micro_batches_cover_every_row_once_and_respect_the_limit(prompts: list[Prompt]) -> None:
