@@ -6,6 +6,7 @@ temporal patch. Checked against transformers 5.19 (`modeling_qwen3_vl.py`, `proc
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,7 +162,10 @@ class Qwen3VL:
 
     def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> PreTrainedModel:
         from transformers import Qwen3VLForConditionalGeneration
+        from transformers.utils import logging
 
+        if not sys.stderr.isatty():
+            logging.disable_progress_bar()  # a bar in a log file is noise
         return Qwen3VLForConditionalGeneration.from_pretrained(
             self.directory, dtype=dtype, attn_implementation=choose_attention(attention, device), device_map={"": device}
         )
