@@ -36,7 +36,8 @@ def make_question_set(directory: Path | str, seed: int = 0, sizes: Mapping[str, 
     (directory / "media").mkdir(parents=True, exist_ok=True)
     seen: set[str] = set()
     for split, size in sizes.items():
-        rows = [_write_row(directory, f"{split}-{index:04d}", scene, rng) for index, (scene, rng) in enumerate(scenes(split, seed, size, seen))]
+        drawn = enumerate(scenes(split, seed, size, seen))
+        rows = [_write_row(directory, f"{split}-{index:04d}", scene, rng) for index, (scene, rng) in drawn]
         files[split].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     stamp.write_text(json.dumps(made) + "\n", encoding="utf-8")
     return files
@@ -90,8 +91,10 @@ def write_video(path: Path, frames: np.ndarray, fps: int = FPS) -> None:
         stream = container.add_stream("libx264", rate=fps, options={"crf": "16", "preset": "veryfast", "threads": "1"})
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        for pixels in frames:
+            # Converted here and not by the encoder: there a few clips of a hundred come out differently from run to run.
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p")
+            container.mux(stream.encode(frame))
         container.mux(stream.encode())
 
 
