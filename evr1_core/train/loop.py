@@ -16,7 +16,7 @@ from evr1_core.record.record import StepRecord
 from evr1_core.scoring.score import training_value
 from evr1_core.train import selection
 from evr1_core.train.run import Run
-from evr1_core.train.update import credit, mismatch, update
+from evr1_core.train.update import TrainBatch, credit, mismatch, update
 from evr1_core.types import Completion, Group, Prompt, Rollout, Sampling
 
 Validate = Callable[[Run, int], dict[str, float]]
@@ -37,7 +37,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     idle = 0
     for step in range(start + 1, last + 1):
         with run.record.step(step) as record:
-            learned = train_step(run, record, step, first=step == start + 1)
+            learned = train_step(run, record, step)
         last = step if run.exhausted else last
         idle = 0 if learned else idle + 1
         if idle >= PATIENCE:
@@ -52,7 +52,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
             break
 
 
-def train_step(run: Run, record: StepRecord, step: int, first: bool = False) -> bool:
+def train_step(run: Run, record: StepRecord, step: int) -> bool:
     """One step; False when no group had anything to learn from and the weights stayed."""
     groups = collect(run, record, step)
     if not groups:
@@ -60,8 +60,8 @@ def train_step(run: Run, record: StepRecord, step: int, first: bool = False) -> 
     with record.time("advantage"):
         batch = credit(groups, run.algorithm, run.config.rewards)
     record.rollouts(groups, batch.answer_advantages())
-    if first:
-        check_agreement(run, groups)
+    if not run.agreement_checked:
+        check_agreement(run, batch)
     with record.time("update"):
         record.log(update(run.policy, batch, run.algorithm))
     with record.time("weights"):
@@ -129,14 +129,19 @@ def check_scores(run: Run, groups: Sequence[Group]) -> None:
 
 
 @torch.no_grad()
-def check_agreement(run: Run, groups: Sequence[Group], rows: int = 8) -> None:
-    """On the first batch, the engine's log-probabilities must be the trainer's: otherwise each update is silently off-policy."""
-    batch = credit(groups[: max(1, rows // run.config.rollout.n)], run.algorithm, run.config.rewards)
-    trainer = torch.nn.utils.rnn.pad_sequence(run.policy.frozen_logprobs(batch.rows), batch_first=True).cpu()
-    known = ~batch.rollout_logprobs.isnan()
+def check_agreement(run: Run, batch: TrainBatch, rows: int = 8) -> None:
+    """On the first batch, the engine's log-probabilities must be the trainer's: otherwise each update is silently off-policy.
+
+    Answers are taken from all over the batch, so that one kind of prompt can't speak for the others.
+    """
+    run.agreement_checked = True
+    chosen = list(range(0, len(batch.rows), max(1, len(batch.rows) // rows)))[:rows]
+    trainer = torch.nn.utils.rnn.pad_sequence(run.policy.frozen_logprobs([batch.rows[i] for i in chosen]), batch_first=True).cpu()
+    rollout = batch.rollout_logprobs[chosen, : trainer.shape[1]]
+    known = ~rollout.isnan()
     if not known.any():
         return
-    difference = float(mismatch(trainer, batch.rollout_logprobs)["mismatch"][known].mean())
+    difference = float(mismatch(trainer, rollout)["mismatch"][known].mean())
     run.record.note(f"rollout and trainer log-probabilities differ by {difference:.2e} on average on the first batch")
     if difference > run.config.train.max_mismatch:
         raise Evr1Error(

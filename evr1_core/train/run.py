@@ -46,6 +46,8 @@ class Run:
     """Why the last step had nothing to learn from."""
     exhausted: bool = False
     """The epochs' data is drawn."""
+    agreement_checked: bool = False
+    """Engine and trainer were compared since this start."""
 
     def save(self, step: int) -> Path:
         """A checkpoint from which `restore` goes on bit for bit."""

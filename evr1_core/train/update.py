@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,7 @@ from evr1_core.types import Group
 
 
 class NonFinite(Evr1Error):
-    """A loss or gradient that is not a number: nothing was changed, the last checkpoint is good."""
+    """A loss or gradient that is not a number: this update was not made, the last checkpoint is good."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str,
     the old ones; with several, they are computed before the first update.
     """
     mini_batches = _mini_batches(len(batch.rows), policy.section.mini_batches)
-    old = policy.frozen_logprobs(batch.rows) if len(mini_batches) > 1 else None
+    old = _old_logprobs(policy, batch, mini_batches) if len(mini_batches) > 1 else None
     sums: dict[str, float] = defaultdict(float)
     stepped: dict[str, list[float]] = defaultdict(list)
     for indices in mini_batches:
@@ -116,11 +116,19 @@ def _mini_batches(count: int, parts: int) -> list[list[int]]:
     return [list(range(start, end)) for start, end in zip(bounds, bounds[1:], strict=False)]
 
 
+def _old_logprobs(policy: Policy, batch: TrainBatch, mini_batches: Sequence[list[int]]) -> dict[int, Tensor]:
+    """Answer -> log-probabilities before the first update, in the micro-batches of the updates: another split rounds otherwise."""
+    found: dict[int, Tensor] = {}
+    for indices in mini_batches:
+        found.update(zip(indices, policy.frozen_logprobs([batch.rows[i] for i in indices]), strict=True))
+    return found
+
+
 def _accumulate(
     policy: Policy,
     batch: TrainBatch,
     indices: list[int],
-    old: list[Tensor] | None,
+    old: Mapping[int, Tensor] | None,
     algorithm: Algorithm,
     totals: Totals,
     sums: dict[str, float],
@@ -165,6 +173,6 @@ def _sum(values: Tensor, mask: Tensor) -> float:
 def _not_finite(what: str, sample_ids: Sequence[str]) -> str:
     shown = ", ".join(dict.fromkeys(sample_ids))
     return (
-        f"{what} is not finite for samples {shown[:400]}; the weights were not changed and the last checkpoint is good. "
+        f"{what} is not finite for samples {shown[:400]}; this update was not made and the last checkpoint is good. "
         "A lower train.lr, a smaller train.max_grad_norm or model.dtype=float32 usually cures it"
     )

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from evr1_core.config.load import load
 from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.policy.policy import Policy
 from evr1_core.train import loop
 from evr1_core.train.checkpoint import CheckpointError
 from evr1_core.train.run import Run, open_run
@@ -95,10 +96,10 @@ def test_two_steps_and_two_more_after_a_stop_equal_four(settings: list[str], var
     class Stopped(Exception):
         pass
 
-    def stop_at_three(run: Run, record: Any, step: int, first: bool = False) -> bool:
+    def stop_at_three(run: Run, record: Any, step: int) -> bool:
         if step == 3:
             raise Stopped
-        return whole_step(run, record, step, first)
+        return whole_step(run, record, step)
 
     whole_step = loop.train_step
     with monkeypatch.context() as patch, pytest.raises(Stopped):
@@ -135,11 +136,47 @@ def test_rollout_and_trainer_agree_each_step(settings: list[str], varied_rewards
     assert all(row["policy/grad_norm"] > 0 for row in rows)
 
 
+def test_the_first_batch_is_compared_across_prompts_and_without_the_algorithm(
+    settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it comes; and credit, which may have a memory, is given once per step."""
+    credited: list[int] = []
+    compared: list[list[str]] = []
+
+    def counted(groups: Any, *more: Any) -> Any:
+        credited.append(len(groups))
+        return credit(groups, *more)
+
+    def nothing_at_first(run: Run, record: Any, step: int) -> Any:
+        groups = collect(run, record, step)
+        return groups if step > 1 else []
+
+    def seen(policy: Policy, rows: Any) -> Any:
+        compared.append([row.prompt.sample.id for row in rows])
+        return frozen(policy, rows)
+
+    credit, collect, frozen = loop.credit, loop.collect, Policy.frozen_logprobs
+    monkeypatch.setattr(Policy, "frozen_logprobs", seen)
+    monkeypatch.setattr(loop, "credit", counted)
+    monkeypatch.setattr(loop, "collect", nothing_at_first)
+    log = (train(settings, "train.steps=3") / "events.log").read_text()
+    assert log.count("rollout and trainer log-probabilities differ by") == 1
+    assert credited == [4, 4], "steps 2 and 3"
+    assert len(compared) == 1 and len(set(compared[0])) == 4
+
+
 def test_bfloat16_with_several_mini_batches(settings: list[str], varied_rewards: None) -> None:
     """The other precision, padded rows, checkpointing, and old log-probabilities from a pass of their own."""
     more = ("model.dtype=bfloat16", "train.packing=false", "train.mini_batches=2", "model.gradient_checkpointing=true", "train.lr=1e-5")
     rows = lines(train(settings, *more, "train.steps=2") / "metrics.jsonl")
     assert all(row["policy/grad_norm"] > 0 and row["rollout/mismatch"] < 0.05 for row in rows)
+
+
+def test_the_first_mini_batch_is_on_policy_to_the_bit(settings: list[str], varied_rewards: None) -> None:
+    """Old log-probabilities come from the very forward passes of the update: without a step in between the ratio is exactly 1."""
+    more = ("train.mini_batches=3", "train.lr=0", "train.steps=2", "train.micro_batch_tokens=500", "model.dtype=bfloat16")
+    rows = lines(train(settings, *more) / "metrics.jsonl")
+    assert [row["policy/approx_kl"] for row in rows] == [0, 0]
 
 
 def test_a_finished_run_says_so(settings: list[str]) -> None:
