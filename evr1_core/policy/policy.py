@@ -54,8 +54,8 @@ class Policy:
         return found
 
     def step(self) -> dict[str, float]:
-        """One optimizer update from the accumulated gradients."""
-        lr = learning_rate(self.steps, self.total_steps, self.section)
+        """One optimizer update from the accumulated gradients. The schedule counts training steps, which may hold several updates."""
+        lr = learning_rate(self.steps // self.section.mini_batches, self.total_steps, self.section)
         norm = self.optimizer.step(lr)
         self.steps += 1
         return {"policy/grad_norm": norm, "policy/lr": lr}
@@ -82,7 +82,9 @@ class Policy:
         with torch.no_grad():
             for name, tensor in tensors["model"].items():
                 own[name].copy_(tensor)
-        self.optimizer.load_state_tensors(tensors["optimizer"])
+        # Weights saved in float32 have no copies of their own beside them: they are what a run in another type goes on from.
+        copies = {f"master.{name}": tensor for name, tensor in tensors["model"].items()}
+        self.optimizer.load_state_tensors({**copies, **tensors["optimizer"]})
         self.steps = steps
 
 

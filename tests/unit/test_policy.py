@@ -117,12 +117,13 @@ def test_a_tiny_learning_rate_moves_the_masters(adapter: Qwen3VL, prompts: list[
     assert "model.language_model.embed_tokens.weight" in moved and len(moved) > len(before) / 2
 
 
-def test_state_goes_on_bit_for_bit(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_state_goes_on_bit_for_bit(adapter: Qwen3VL, prompts: list[Prompt], dtype: str) -> None:
     def step(one: Policy) -> None:
         one.logprobs(rows_of(prompts)[:3]).sum().backward()
         one.step()
 
-    straight, first, second = (policy(adapter, lr=1e-3) for _ in range(3))
+    straight, first, second = (policy(adapter, dtype, lr=1e-3) for _ in range(3))
     step(straight)
     step(straight)
     step(first)
@@ -131,6 +132,23 @@ def test_state_goes_on_bit_for_bit(adapter: Qwen3VL, prompts: list[Prompt]) -> N
     step(second)
     for (name, a), b in zip(straight.model.named_parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_a_checkpoint_goes_on_in_the_other_precision(adapter: Qwen3VL) -> None:
+    """Trained weights, not those of the base model, are what the float32 copies start from."""
+    trained = policy(adapter)
+    with torch.no_grad():
+        for parameter in trained.model.parameters():
+            parameter.add_(0.123)
+    lower = policy(adapter, "bfloat16", lr=0)
+    lower.load_tensors(trained.tensors(), steps=1)
+    wanted = dict(trained.model.named_parameters())
+    assert all(torch.equal(master, wanted[name]) for name, master in lower.optimizer.masters.items())
+    lower.step()
+    assert all(torch.equal(parameter, wanted[name].bfloat16()) for name, parameter in lower.model.named_parameters())
+    back = policy(adapter)
+    back.load_tensors(lower.tensors(), steps=1)
+    assert all(torch.equal(parameter, wanted[name]) for name, parameter in back.model.named_parameters())
 
 
 def test_frozen_parts_stay_bit_equal(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
@@ -149,6 +167,13 @@ def test_learning_rate_schedules() -> None:
     section = TrainSection(lr=1.0, warmup_steps=2, schedule="cosine", min_lr_ratio=0.1)
     assert [round(learning_rate(step, 12, section), 3) for step in (0, 1, 2, 7, 12, 20)] == [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
     assert learning_rate(7, 12, TrainSection(lr=1.0, schedule="linear")) == pytest.approx(5 / 12)
+
+
+def test_the_schedule_counts_steps_whatever_the_mini_batches(adapter: Qwen3VL) -> None:
+    one = policy(adapter, lr=1.0, schedule="linear", warmup_steps=1, mini_batches=2)  # 10 steps of 2 updates
+    rates = [one.step()["policy/lr"] for _ in range(20)]
+    assert rates[:2] == [1.0, 1.0] and rates[2:4] == [1.0, 1.0] and rates[4] == rates[5] == pytest.approx(8 / 9)
+    assert rates[-1] == rates[-2] == pytest.approx(1 / 9)
 
 
 # The transformers engine ---------------------------------------------------------------------------------------------
