@@ -71,7 +71,7 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
 
 def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     """Scored groups to learn from; with dynamic sampling, prompts are drawn until the batch is full or the tries are used up."""
-    options, wanted = run.algorithm.options, run.config.train.batch_size
+    options, rewards, wanted = run.algorithm.options, run.config.rewards, run.config.train.batch_size
     kept: list[Group] = []
     seen: list[Group] = []
     tries, media = 0, run.store.counters.as_dict()
@@ -89,12 +89,12 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
             groups = score(run, prompts, answers)
         check_scores(run, groups)
         seen += groups
-        kept += selection.keep(groups, options)
+        kept += selection.keep(groups, options, rewards)
         tries += 1
     record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
-    if len(kept) < wanted and options.dynamic_sampling:
-        run.last_explanation = selection.explain_no_signal(seen, options, tries)
+    if len(kept) < wanted and options.dynamic_sampling and tries:
+        run.last_explanation = selection.explain_no_signal(seen, options, rewards, tries)
         (record.note if kept else record.warn)(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
     return kept[:wanted]
 

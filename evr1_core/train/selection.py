@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error
+from evr1_core.scoring.score import evaluation_accuracy, training_value
 from evr1_core.train.options import AlgorithmOptions
 from evr1_core.types import Group
 
@@ -20,15 +22,17 @@ class NoSignal(Evr1Error):
     """Step after step no group had anything to learn from."""
 
 
-def metric(group: Group, name: str) -> list[float]:
-    """The answers' accuracy or value; those without a number (the scorer failed) are left out."""
-    found = [rollout.score.accuracy if name == "accuracy" else rollout.score.value for rollout in group.rollouts]
+def metric(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> list[float]:
+    """The answers' accuracy or value, a failure that an answer caused counting as a wrong one; those without a number are left out."""
+    scores = [rollout.score for rollout in group.rollouts]
+    by_accuracy = options.sampling_metric == "accuracy"
+    found = [evaluation_accuracy(score) if by_accuracy else training_value(score, rewards) for score in scores]
     return [value for value in found if value is not None]
 
 
-def has_signal(group: Group, options: AlgorithmOptions) -> bool:
+def has_signal(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> bool:
     """Whether the group's metric varies (`std`), or its mean is neither near 0 nor near 1 (`mean_range`)."""
-    values = metric(group, options.sampling_metric)
+    values = metric(group, options, rewards)
     if len(values) < 2:
         return False
     if options.sampling_criterion == "std":
@@ -36,15 +40,17 @@ def has_signal(group: Group, options: AlgorithmOptions) -> bool:
     return LOW < sum(values) / len(values) < HIGH
 
 
-def keep(groups: Sequence[Group], options: AlgorithmOptions) -> list[Group]:
+def keep(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection) -> list[Group]:
     """The groups to learn from: all of them, or with dynamic sampling those with signal."""
-    return [group for group in groups if has_signal(group, options)] if options.dynamic_sampling else list(groups)
+    return [group for group in groups if has_signal(group, options, rewards)] if options.dynamic_sampling else list(groups)
 
 
-def explain_no_signal(groups: Sequence[Group], options: AlgorithmOptions, tries: int) -> str:
+def explain_no_signal(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection, tries: int) -> str:
     """Why nothing was left, and what to change."""
-    values = [value for group in groups for value in metric(group, options.sampling_metric)]
+    values = [value for group in groups for value in metric(group, options, rewards)]
     where = f"{len(groups)} groups in {tries} tries, mean {options.sampling_metric} "
+    if not groups:
+        return where + "unknown: no prompt was left. See the exclusions in events.log"
     if not values:
         return where + "unknown: every score failed. Look at rollouts.jsonl, then at the reward"
     mean = sum(values) / len(values)
