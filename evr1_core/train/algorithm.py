@@ -99,8 +99,7 @@ def aggregate(values: Tensor, mask: Tensor, totals: Totals, options: AlgorithmOp
         return kept.sum() / max(totals.tokens, 1)
     length = 1
     if options.aggregation.endswith("-norm"):
-        if options.norm_length is None:
-            raise RequestError(f"algorithm.aggregation {options.aggregation} divides by a constant: set algorithm.norm_length")
+        assert options.norm_length is not None  # build_algorithm asks for it
         length = options.norm_length
     if options.aggregation == "token-sum-norm":
         return kept.sum() / length
@@ -158,6 +157,8 @@ def build_algorithm(section: AlgorithmSection, origins: Mapping[str, str] | None
     options, advantage_options, loss_options = check_algorithm_options(section.options, *models, where=where)
     if not isinstance(options, AlgorithmOptions):
         raise RequestError(f"algorithm {named.name!r}: its options {named.config} must extend evr1_core.train.options.AlgorithmOptions")
+    if options.aggregation.endswith("-norm") and options.norm_length is None:
+        raise RequestError(f"algorithm.aggregation {options.aggregation} divides by a constant: set algorithm.norm_length")
     advantage, loss = _callable(halves[0].advantage), _callable(halves[1].loss)
     return Algorithm(section.name, options, advantage, loss, advantage_options, loss_options)
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from evr1_algorithms import dapo, grpo
 from evr1_algorithms.pieces import clipped_surrogate, group_normalised
-from evr1_core.train.algorithm import RewardBatch, TokenBatch, Totals, aggregate
+from evr1_core.config.models import AlgorithmSection
+from evr1_core.errors import RequestError
+from evr1_core.train.algorithm import RewardBatch, TokenBatch, Totals, aggregate, build_algorithm
 from evr1_core.train.options import AlgorithmOptions
 
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "algorithms.json").read_text())["cases"]
@@ -103,6 +105,14 @@ def test_aggregation_vectors(case: dict[str, Any]) -> None:
         close(values.grad, expected["grad_loss_mat"])
         shares = [aggregate(values[rows], mask[rows], totals, options).detach() for rows in case["inputs"]["micro_batches"]]
         close(torch.stack(shares), expected["micro_batch_contributions"])
+
+
+def test_a_constant_length_is_asked_for_before_anything_runs() -> None:
+    section = AlgorithmSection.model_validate({"name": "grpo", "aggregation": "seq-mean-token-sum-norm"})
+    with pytest.raises(RequestError, match="set algorithm.norm_length"):
+        build_algorithm(section)
+    complete = AlgorithmSection.model_validate({**section.model_dump(), "norm_length": 9})
+    assert build_algorithm(complete).options.norm_length == 9
 
 
 def test_equal_rewards_give_exactly_zero() -> None:
