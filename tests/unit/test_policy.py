@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
+from evr1_core.media.plan import Plan
 from evr1_core.policy import forward
 from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
 from evr1_core.policy.optimizer import learning_rate
@@ -16,8 +20,8 @@ from evr1_core.policy.policy import Policy
 from evr1_core.rollout.engine import EngineContext
 from evr1_core.types import Prompt, Sampling
 from evr1_engines.hf import HFEngine, Options
-from evr1_models.qwen3_vl import Qwen3VL
-from tests.support.made_up import MEDIA, all_prompts, make_prompt
+from evr1_models.qwen3_vl import Qwen3VL, choose_attention
+from tests.support.made_up import MEDIA, all_prompts, make_clip, make_prompt
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,32 @@ def test_positions_are_those_of_transformers(adapter: Qwen3VL, prompts: list[Pro
         grids = {name: row.prompt.features.get(name) for name in ("image_grid_thw", "video_grid_thw")}
         expected, _ = model.get_submodule("model").get_rope_index(ids, kinds, **grids)  # type: ignore[operator]
         torch.testing.assert_close(adapter.position_ids(row.token_ids, row.prompt.features), expected[:, 0])
+
+
+@pytest.mark.parametrize("last", [9.9505, 9.9495, 9.95])
+def test_a_rounded_clock_is_planned_as_it_is_written(adapter: Qwen3VL, last: float) -> None:
+    """Times in milliseconds beside a rate: the plan must round the same number as the processor, 9.9 or 10.0."""
+    clip = replace(make_clip(1, 64, 64), times=(last,), indices=(199,), source_fps=20.0, source_frames=400, duration=20.0)
+    prompt = make_prompt(adapter, "one", [clip])
+    plan = Plan("video", 1, 64, 64, clip.indices, clip.times, clip.source_fps, clip.source_frames, clip.duration, 20.0)
+    assert adapter.plan_tokens(prompt.text, [plan]) == len(prompt.token_ids)
+
+
+def test_the_tokenizers_own_end_ends_an_answer(tiny_directory: Path, tmp_path: Path) -> None:
+    """Engines stop there unasked; it must not look like an answer that was cut off."""
+    base = shutil.copytree(tiny_directory, tmp_path / "base")
+    (base / "generation_config.json").unlink()
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    (base / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}))
+    stops = Qwen3VL(base).stop_token_ids
+    assert [Qwen3VL(base).tokenizer.convert_ids_to_tokens(stop) for stop in stops] == ["<|im_end|>", "<|endoftext|>"]
+
+
+def test_attention_of_a_gpu_fits_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert choose_attention("auto", "cuda", torch.bfloat16) == "flash_attention_2"
+    assert choose_attention("auto", "cuda", torch.float32) == "sdpa" == choose_attention("auto", "cpu", torch.bfloat16)
+    assert choose_attention("eager", "cuda", torch.float32) == "eager"
 
 
 @pytest.mark.parametrize("packing", [True, False])

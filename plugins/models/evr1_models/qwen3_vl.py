@@ -48,11 +48,12 @@ class Qwen3VL:
     def _stop_tokens(self) -> tuple[int, ...]:
         from transformers import GenerationConfig
 
-        stops = [self.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+        # Engines end at the tokenizer's own end token too, which for a base model is not the end of a turn.
+        stops = [self.tokenizer.convert_tokens_to_ids("<|im_end|>"), self.tokenizer.eos_token_id]
         if (self.directory / "generation_config.json").is_file():
             declared = GenerationConfig.from_pretrained(self.directory).eos_token_id
             stops += declared if isinstance(declared, list) else [declared] if declared is not None else []
-        return tuple(dict.fromkeys(stops))
+        return tuple(dict.fromkeys(stop for stop in stops if stop is not None))
 
     # Messages to ids -------------------------------------------------------------------------------------------
 
@@ -87,14 +88,9 @@ class Qwen3VL:
         return tuple(encoded["input_ids"][0].tolist()), features
 
     def video_metadata(self, clip: Clip) -> dict[str, Any]:
-        """Timestamps are written as `index / fps`. A constant-rate clip gives its own indices and rate; where that
-        clock would be wrong (variable rate, odd start), the true times are given as indices in microseconds."""
         height, width = clip.size
-        indices, fps, total = list(clip.indices), clip.source_fps, clip.source_frames
-        steady = fps > 0 and all(abs(index / fps - time) < 1e-3 for index, time in zip(indices, clip.times, strict=True))
-        if not steady:
-            indices, fps = [round(time * 1_000_000) for time in clip.times], 1_000_000.0
-            total = max(round(clip.duration * 1_000_000), indices[-1] + 1)
+        indices, fps = clock(clip)
+        total = clip.source_frames if fps == clip.source_fps else max(round(clip.duration * fps), indices[-1] + 1)
         return {
             "fps": fps,
             "frames_indices": indices,
@@ -113,13 +109,14 @@ class Qwen3VL:
             if plan.kind == "image":
                 total += cells
             else:
-                total += sum(len(self.tokenize(stamp)) + cells + 2 for stamp in self._timestamps(plan.times))
+                total += sum(len(self.tokenize(stamp)) + cells + 2 for stamp in self._timestamps(*clock(plan)))
         return total
 
-    def _timestamps(self, times: Sequence[float]) -> list[str]:
+    def _timestamps(self, indices: Sequence[int], fps: float) -> list[str]:
         """`<1.5 seconds>` per temporal patch: the middle of its first and last frame."""
         step = self.factors.frames
-        padded = list(times) + [times[-1]] * (-len(times) % step)
+        times = [index / fps for index in indices]
+        padded = times + [times[-1]] * (-len(times) % step)
         return [f"<{(padded[i] + padded[i + step - 1]) / 2:.1f} seconds>" for i in range(0, len(padded), step)]
 
     def tokenize(self, text: str) -> list[int]:
@@ -167,7 +164,7 @@ class Qwen3VL:
         if not sys.stderr.isatty():
             logging.disable_progress_bar()  # a bar in a log file is noise
         return Qwen3VLForConditionalGeneration.from_pretrained(
-            self.directory, dtype=dtype, attn_implementation=choose_attention(attention, device), device_map={"": device}
+            self.directory, dtype=dtype, attn_implementation=choose_attention(attention, device, dtype), device_map={"": device}
         )
 
     def parts(self, model: PreTrainedModel) -> dict[str, list[nn.Module]]:
@@ -181,10 +178,23 @@ class Qwen3VL:
         yield from model.state_dict().items()
 
 
-def choose_attention(attention: str, device: str) -> str:
-    """`auto` is FlashAttention 2 on a GPU where it is installed, else PyTorch's own attention."""
+def clock(clip: Clip | Plan) -> tuple[list[int], float]:
+    """(indices, rate): timestamps are written as `index / rate`.
+
+    A constant-rate clip gives its own indices and rate; where that clock would be wrong (variable rate, odd start), the
+    true times are given as indices in microseconds.
+    """
+    fps = clip.source_fps
+    if fps > 0 and all(abs(index / fps - time) < 1e-3 for index, time in zip(clip.indices, clip.times, strict=True)):
+        return list(clip.indices), fps
+    return [round(time * 1_000_000) for time in clip.times], 1_000_000.0
+
+
+def choose_attention(attention: str, device: str, dtype: torch.dtype) -> str:
+    """`auto` is FlashAttention 2 on a GPU where it is installed, else PyTorch's own attention, which alone serves float32."""
     if attention != "auto":
         return attention
     from importlib.util import find_spec
 
-    return "flash_attention_2" if device.startswith("cuda") and find_spec("flash_attn") else "sdpa"
+    fits = device.startswith("cuda") and dtype != torch.float32
+    return "flash_attention_2" if fits and find_spec("flash_attn") else "sdpa"
