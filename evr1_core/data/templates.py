@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 
 from evr1_core.errors import RequestError, nearest
 
@@ -48,6 +49,19 @@ class Templates:
             raise RequestError(f"template {error.filename or name}:{error.lineno}: {error.message}") from None
         except jinja2.TemplateError as error:
             raise RequestError(f"template {name}: {error}") from None
+
+    def sources(self, name: str) -> dict[str, str]:
+        """Name -> SHA-256 of a template's text and of every text it extends, includes or imports. Raises RequestError."""
+        template = self._load(name)
+        assert template.name is not None and template.environment.loader is not None
+        found: dict[str, str] = {}
+        waiting = [template.name]
+        while waiting:
+            wanted = waiting.pop()
+            text = template.environment.loader.get_source(template.environment, wanted)[0]
+            found[wanted] = hashlib.sha256(text.encode()).hexdigest()
+            waiting += [other for other in meta.find_referenced_templates(template.environment.parse(text)) if other and other not in found]
+        return dict(sorted(found.items()))
 
     def _load(self, name: str) -> jinja2.Template:
         package, colon, inside = name.partition(":")

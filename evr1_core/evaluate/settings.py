@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evr1_core import plugins
 from evr1_core.config.models import RunConfig
+from evr1_core.data.templates import Templates, shipped
 from evr1_core.media.decode import decoder_version
 from evr1_core.record.files import sha256
 from evr1_core.record.manifest import template_hashes
 from evr1_core.scoring.score import SCORER_VERSION
+from evr1_core.specs import RewardSpec
 from evr1_core.types import Sampling
 
 NOT_IN_NUMBERS = {"workers", "max_failed"}
@@ -21,13 +24,12 @@ NOT_IN_NUMBERS = {"workers", "max_failed"}
 def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str, Any]) -> dict[str, Any]:
     """`weights`: identity of the model; `what`: identity of the questions, for example benchmark and split."""
     template = config.data.template
-    file = Path(template) if template else None
     return {
         "model": {"weights": weights, "dtype": config.model.dtype},
         "questions": dict(what),
         "prompt": {
             "template": template,
-            "file": sha256(file) if file and file.is_file() else None,
+            "sources": prompt_sources(template),
             "shipped": template_hashes(),
             "max_tokens": config.data.max_prompt_tokens,
         },
@@ -37,6 +39,12 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
         "rewards": config.rewards.model_dump(mode="json", exclude=NOT_IN_NUMBERS),
         "scorer": SCORER_VERSION,
     }
+
+
+def prompt_sources(template: str | None) -> dict[str, dict[str, str]]:
+    """Hashes of the templates that are not shipped: the one for all questions, else those that rewards bring."""
+    names = [template] if template else [spec.template for spec in plugins.catalogue().specs(RewardSpec) if spec.template]
+    return {name: Templates().sources(name) for name in sorted(set(names) - set(shipped()))}
 
 
 def sampling(config: RunConfig) -> Sampling:
