@@ -132,7 +132,6 @@ class PromptBuilder:
         self.workers = workers or min(8, os.cpu_count() or 1)
         """Media loaded at a time."""
         self.templates = Templates()
-        """`templates.hashes` goes into the manifest."""
         self._plans: dict[MediaRef, Plan] = {}
 
     def build(self, sample: Sample) -> Prompt:

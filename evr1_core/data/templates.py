@@ -28,12 +28,19 @@ def shipped() -> list[str]:
     return sorted(entry.name.removesuffix(".j2") for entry in folder.iterdir() if entry.name.endswith(".j2") and entry.name != "base.j2")
 
 
+def prompt_sources(template: str | None) -> dict[str, dict[str, str]]:
+    """Hashes of the templates that are not shipped: the one for every row, else those that rewards bring."""
+    from evr1_core.plugins import catalogue
+    from evr1_core.specs import RewardSpec
+
+    names = [template] if template else [spec.template for spec in catalogue().specs(RewardSpec) if spec.template]
+    return {name: Templates().sources(name) for name in sorted(set(names) - set(shipped()))}
+
+
 class Templates:
-    """Loads, keeps and renders templates; remembers the hash of every source it used."""
+    """Loads, keeps and renders templates."""
 
     def __init__(self) -> None:
-        self.hashes: dict[str, str] = {}
-        """Source -> SHA-256 of its text, parents included, for the manifest of a run."""
         self._loaded: dict[str, jinja2.Template] = {}
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
@@ -97,9 +104,7 @@ class Templates:
         for place in (folder, _shipped_folder()):
             entry = place / wanted
             if entry.is_file():
-                text = entry.read_text(encoding="utf-8")
-                self.hashes[wanted if place is not folder else str(entry)] = hashlib.sha256(text.encode()).hexdigest()
-                return text, str(entry), None
+                return entry.read_text(encoding="utf-8"), str(entry), None
         return None
 
 

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evr1_core import plugins
 from evr1_core.config.models import RunConfig
-from evr1_core.data.templates import Templates, shipped
+from evr1_core.data.templates import prompt_sources
 from evr1_core.media.decode import decoder_version
 from evr1_core.record.files import sha256
 from evr1_core.record.manifest import template_hashes
 from evr1_core.scoring.score import SCORER_VERSION
-from evr1_core.specs import RewardSpec
 from evr1_core.types import Sampling
 
 NOT_IN_NUMBERS = {"workers", "max_failed"}
@@ -39,12 +37,6 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
         "rewards": config.rewards.model_dump(mode="json", exclude=NOT_IN_NUMBERS),
         "scorer": SCORER_VERSION,
     }
-
-
-def prompt_sources(template: str | None) -> dict[str, dict[str, str]]:
-    """Hashes of the templates that are not shipped: the one for all questions, else those that rewards bring."""
-    names = [template] if template else [spec.template for spec in plugins.catalogue().specs(RewardSpec) if spec.template]
-    return {name: Templates().sources(name) for name in sorted(set(names) - set(shipped()))}
 
 
 def sampling(config: RunConfig) -> Sampling:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evr1_core.config.models import RunConfig
+from evr1_core.data.templates import prompt_sources
 from evr1_core.record.console import Console
 from evr1_core.record.files import JsonLines, cut_from, lock
 from evr1_core.record.manifest import manifest, now, write_manifest
@@ -121,10 +122,9 @@ class Record:
         record = cls(config.directory, rollouts=config.record.rollouts, console=Console(config.name, total or config.train.steps))
         try:
             record.trackers = Trackers(config.record.trackers, record.warn)
-            template = Path(config.data.template) if config.data.template else None
-            files = [*config.data.train, *config.data.validate_on, *([template] if template and template.is_file() else [])]
+            files = [*config.data.train, *config.data.validate_on]
             content = manifest(config, origins, command=command, seeds={"run": config.seed}, files=files)
-            write_manifest(record.directory / "manifest.json", content)
+            write_manifest(record.directory / "manifest.json", {**content, "prompt_sources": prompt_sources(config.data.template)})
             record.trackers.start(record.directory, content["config"])
         except BaseException:
             record.close()

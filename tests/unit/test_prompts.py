@@ -191,8 +191,8 @@ def test_templates_of_packages_and_hashes(tmp_path: Path) -> None:
     assert content(sample(), "evr1_templates:prompts/math.j2", templates=templates)[-1].endswith("where it is a formula.")
     own = put(tmp_path, '{% extends "base.j2" %}')
     content(sample(), own, templates=templates)
-    assert {Path(name).name for name in templates.hashes} == {"math.j2", "base.j2", "own.j2"}
-    assert all(len(value) == 64 for value in templates.hashes.values())
+    assert set(templates.sources(own)) == {"own.j2", "base.j2"} and all(len(value) == 64 for value in templates.sources(own).values())
+    assert set(templates.sources("evr1_templates:prompts/math.j2")) == {"math.j2", "base.j2"}
 
 
 # Building --------------------------------------------------------------------------------------------------------

@@ -183,13 +183,15 @@ def test_a_failing_tracker_is_named_once_and_counted(tmp_path: Path) -> None:
 def test_open_writes_the_manifest_and_keeps_the_one_before(tmp_path: Path) -> None:
     data = tmp_path / "train.jsonl"
     data.write_text("{}\n")
-    config = RunConfig(name="r", output=tmp_path / "runs", data=DataSection(train=(data, tmp_path / "gone.jsonl")))
+    template = "evr1_templates:prompts/math.j2"
+    config = RunConfig(name="r", output=tmp_path / "runs", data=DataSection(train=(data, tmp_path / "gone.jsonl"), template=template))
     for _ in range(2):
         Record.open(config, {"seed": "default"}, command=["evr1", "train"]).close()
     content = json.loads((config.directory / "manifest.json").read_text())
     assert content["config"]["train"]["lr"] == 1e-6 and content["origins"] == {"seed": "default"} and content["seeds"] == {"run": 1}
     assert content["files"][str(data)]["sha256"].startswith("ca3d163bab055381")
     assert content["files"][str(tmp_path / "gone.jsonl")] == {"missing": True}
+    assert set(content["prompt_sources"][template]) == {"math.j2", "base.j2"}
     assert content["packages"]["pluggy"] and content["hardware"]["cores"] >= 1 and content["command"] == ["evr1", "train"]
     assert any(row["kind"] == "algorithm" for row in content["plugins"])
     assert (config.directory / "manifest.before-1.json").is_file()
