@@ -40,7 +40,7 @@ class DataOrder:
     def next(self) -> list[Sample]:
         """The next batch; raises StopIteration when all epochs are drawn."""
         batch: list[int] = []
-        while len(batch) < self.batch_size and not self._finished():
+        while len(batch) < self.batch_size and not self.finished():
             if self.position == len(self.samples):
                 self._begin(self.epoch + 1)
                 continue
@@ -81,7 +81,8 @@ class DataOrder:
             self._begin(self.epoch + 1)
         self.position = state["position"]
 
-    def _finished(self) -> bool:
+    def finished(self) -> bool:
+        """Whether all epochs are drawn."""
         return self.epochs is not None and (
             self.epoch + 1 > self.epochs or self.epoch + 1 == self.epochs and self.position == len(self.samples)
         )

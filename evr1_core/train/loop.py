@@ -31,6 +31,8 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     start = run.restore()
     if start >= run.total_steps:
         raise RequestError(f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name")
+    if run.order.finished():
+        raise RequestError(f"run {run.config.name!r} has drawn all its data in {start} steps: raise train.epochs, or give another name")
     every, last = run.config.evaluate.every, run.total_steps
     if start == 0 and validate is not None and run.config.evaluate.first:
         run.record.validation(0, validate(run, 0))
@@ -38,7 +40,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     for step in range(start + 1, last + 1):
         with run.record.step(step) as record:
             learned = train_step(run, record, step)
-        last = step if run.exhausted else last
+        last = step if run.order.finished() else last
         idle = 0 if learned else idle + 1
         if idle >= PATIENCE:
             run.save(step)
@@ -47,7 +49,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
             run.record.validation(step, validate(run, step))
         if step == last or (run.config.train.save_every and step % run.config.train.save_every == 0):
             run.save(step)
-        if run.exhausted:
+        if step == last < run.total_steps:
             run.record.note(f"the data is used up after step {step}: dynamic sampling drew more than one batch for some steps")
             break
 
@@ -78,7 +80,6 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
         samples = next(run.order, None)
         if samples is None:
-            run.exhausted = True
             break
         with record.time("prompts"):
             prompts, excluded = run.builder.build_batch(samples)

@@ -44,8 +44,6 @@ class Run:
     total_steps: int
     last_explanation: str = field(default="")
     """Why the last step had nothing to learn from."""
-    exhausted: bool = False
-    """The epochs' data is drawn."""
     agreement_checked: bool = False
     """Engine and trainer were compared since this start."""
 

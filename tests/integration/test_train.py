@@ -197,6 +197,16 @@ def test_no_signal_stops_with_an_explanation(settings: list[str], monkeypatch: p
         train(settings, "algorithm.name=dapo", "algorithm.max_tries=2", "train.steps=9")
 
 
+def test_data_that_is_used_up_ends_the_run_for_good(settings: list[str]) -> None:
+    """12 rows are 3 batches; dynamic sampling draws two of them for the first step, which leaves one for the second."""
+    more = ("algorithm.name=dapo", "algorithm.max_tries=2", "train.steps=null", "train.epochs=1")
+    run = train(settings, *more)
+    assert [row["selection/tries"] for row in lines(run / "metrics.jsonl")] == [2, 1]
+    assert "the data is used up after step 2" in (run / "events.log").read_text()
+    with pytest.raises(RequestError, match="has drawn all its data in 2 steps: raise train.epochs"):
+        train(settings, *more)
+
+
 def test_disk_full_while_saving_keeps_the_last_checkpoint(
     settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
