@@ -19,7 +19,7 @@ from evr1_core.types import Budget, ImageBudget, VideoBudget
 class Section(BaseModel):
     """Base of every configuration model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
@@ -78,7 +78,7 @@ class VideoBudgetSection(Section):
     max_pixels: int = Field(default=262_144, gt=0)
     """Per frame; a larger frame is made smaller, its shape is kept."""
     total_pixels: int | None = Field(default=None, gt=0)
-    """Over all frames of one video."""
+    """Over one video, one frame counted per temporal patch, as tokens are: with two frames a patch, half of all its pixels."""
 
     @model_validator(mode="after")
     def _ordered(self) -> VideoBudgetSection:
@@ -288,7 +288,7 @@ class RunConfig(Section):
     """The run's folder below `output`."""
     output: Path = Path("runs")
     """Folder of the runs."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, lt=2**32)
     """Data order and sampling follow from it."""
     model: ModelSection = ModelSection()
     """The model that is trained."""
@@ -310,6 +310,12 @@ class RunConfig(Section):
     """What a run writes."""
     cluster: ClusterSection = ClusterSection()
     """Where the work runs."""
+
+    @model_validator(mode="after")
+    def _below_output(self) -> RunConfig:
+        if not self.name.strip() or Path(self.name).is_absolute() or ".." in Path(self.name).parts or self.name == ".":
+            raise ValueError(f"name {self.name!r} is no folder below output: give a plain name, and the place as `output`")
+        return self
 
     @property
     def directory(self) -> Path:

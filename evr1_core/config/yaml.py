@@ -77,6 +77,8 @@ def _compose(text: str, name: str) -> Any:
         raise RequestError(f"{place}: not YAML: {error.problem or error.context}{hint}") from None
     except YAMLError as error:
         raise RequestError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise RequestError(f"{name}: is nested too deeply") from None
 
 
 def _value(node: Any, name: str, origins: dict[str, str], prefix: str, above: tuple[int, ...]) -> Any:
@@ -95,6 +97,8 @@ def _value(node: Any, name: str, origins: dict[str, str], prefix: str, above: tu
         return _scalar(node)
     except UnicodeError:
         raise RequestError(f"{name}:{_row(node)}: holds half of a surrogate pair, which is no text") from None
+    except ValueError:  # Python's own limit of 4300 digits
+        raise RequestError(f"{name}:{_row(node)}: holds a whole number of too many digits") from None
 
 
 def _mapping(node: MappingNode, name: str, origins: dict[str, str], prefix: str, above: tuple[int, ...]) -> dict[str, Any]:

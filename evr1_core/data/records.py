@@ -80,8 +80,8 @@ def _json_array(path: Path) -> Iterator[Record]:
             _, at = json.JSONDecoder().raw_decode(text, at)
         except json.JSONDecodeError as error:
             raise RequestError(f"{path}:{error.lineno}: not JSON (row {number}): {error.msg}") from None
-        except RecursionError:
-            raise RequestError(f"{path}:{line}: not usable (row {number}): nested too deeply") from None
+        except (RecursionError, ValueError) as error:
+            raise RequestError(f"{path}:{line}: not usable (row {number}): {_json_fault(error)}") from None
         at = _skip(text, at)
         if text[at : at + 1] == ",":
             at = _skip(text, at + 1)
@@ -113,9 +113,8 @@ def _json_lines(path: Path) -> Iterator[Record]:
             number += 1
             try:
                 yield _record(_DECODER.decode(text), path, number, line)
-            except (json.JSONDecodeError, _Twice, RecursionError) as error:
-                reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-                yield Record({}, path, number, line, fault=reason if isinstance(error, _Twice) else f"not JSON: {reason}")
+            except (ValueError, RecursionError) as error:
+                yield Record({}, path, number, line, fault=_json_fault(error))
 
 
 def _csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
@@ -196,6 +195,14 @@ def _clean(value: Any, absent_inside: bool) -> Any:
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     return value
+
+
+def _json_fault(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "not JSON: nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error}"
+    return str(error) if isinstance(error, _Twice) else "holds a whole number of more than 4300 digits"  # Python's own limit
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -77,6 +77,8 @@ def test_scalars_follow_the_core_schema_of_yaml_1_2(text: str, value: object) ->
         ("- 1", "run.yaml:1: expected `key: value` lines at the top, found a list"),
         ("? [a]\n: 1", "a key must be text"),
         ("a: 1\n---\nb: 2", "another document"),
+        ("a: " + "[" * 3000 + "]" * 3000, "run.yaml: is nested too deeply"),
+        ("a: " + "9" * 5000, "run.yaml:1: holds a whole number of too many digits"),
     ],
 )
 def test_surprises_of_yaml_are_refused_with_file_and_line(text: str, message: str) -> None:
@@ -160,6 +162,12 @@ def test_split_arguments() -> None:
         ("train.batch_size=0", "train.batch_size = 0 (command line): must be at least 1"),
         ("train.batch_size=2.5", "must be a whole number"),
         ("train.lr=fast", "train.lr = fast (command line): must be a number"),
+        ("train.lr=.inf", "train.lr = .inf (command line): must be a finite number"),
+        ("seed=-1", "seed = -1 (command line): must be at least 0"),
+        ("seed=99999999999999999999", "must be below 4294967296"),
+        ("name=../other", "name '../other' is no folder below output"),
+        ("name=/tmp/x", "is no folder below output"),
+        ("name=''", "is no folder below output"),
         ("train.lr=true", "train.lr (command line): must be a number, not true or false"),
         ("train.betas=[0.9, true]", "number"),
         ("train.packing=3", "must be true or false"),

@@ -98,6 +98,7 @@ def test_every_kind_of_file_gives_the_same_samples(tmp_path: Path, kind: str) ->
         ("x.json", '{"a": 1}', "one object per line is a .jsonl file"),
         ("x.json", "", "expected an array of rows"),
         ("x.json", "[" * 5000, "nested too deeply"),
+        ("x.json", '[{"a": ' + "9" * 5000 + "}]", "x.json:1: not usable (row 1): holds a whole number of more than 4300 digits"),
         ("x.csv", "a,b,a\n1,2,3\n", "column 'a' appears twice"),
         ("x.csv", 'a,b\n"x"y,2\n', "not CSV"),
         ("x.txt", "", "unknown kind '.txt'"),
@@ -126,13 +127,28 @@ def test_missing_files_folders_and_other_encodings(tmp_path: Path) -> None:
 def test_a_bad_line_is_a_bad_row_and_the_others_are_read(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        [ROW, '{"problem": ', "[1]", '{"answer": 1, "answer": 2}', json.dumps({**ROW, "problem": "\ud800"}), {**ROW, "note": "a\0b"}],
+        [
+            ROW,
+            '{"problem": ',
+            "[1]",
+            '{"answer": 1, "answer": 2}',
+            json.dumps({**ROW, "problem": "\ud800"}),
+            {**ROW, "note": "a\0b"},
+            '{"n": ' + "9" * 5000 + "}",
+        ],
     )
     rows = read_samples(path, bad_rows="exclude")
     assert [sample.id for sample in rows.samples] == ["data-1"]
-    assert [(e.sample_id, e.reason) for e in rows.exclusions] == [(f"data-{at}", "unreadable_row") for at in range(2, 7)]
+    assert [(e.sample_id, e.reason) for e in rows.exclusions] == [(f"data-{at}", "unreadable_row") for at in range(2, 8)]
     details = " ".join(exclusion.detail for exclusion in rows.exclusions)
-    for part in (":2: not JSON", ":3: a row must be an object", "key 'answer' appears twice", "surrogate pair", "NUL character"):
+    for part in (
+        ":2: not JSON",
+        ":3: a row must be an object",
+        "key 'answer' appears twice",
+        "surrogate pair",
+        "NUL character",
+        "4300 digits",
+    ):
         assert part in details
 
 
