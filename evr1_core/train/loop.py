@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -89,8 +90,9 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         with record.time("scoring"):
             groups = score(run, prompts, answers)
         check_scores(run, groups)
-        seen += groups
-        kept += selection.keep(groups, options, rewards)
+        chosen = selection.keep(groups, options, rewards)
+        seen += [group if group in chosen else without_features(group) for group in groups]
+        kept += chosen
         tries += 1
     record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
@@ -98,6 +100,11 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         run.last_explanation = selection.explain_no_signal(seen, options, rewards, tries)
         (record.note if kept else record.warn)(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
     return kept[:wanted]
+
+
+def without_features(group: Group) -> Group:
+    """A group that is only recorded: the model inputs of one long video are hundreds of megabytes."""
+    return replace(group, prompt=replace(group.prompt, features={}))
 
 
 def sampling(run: Run, step: int, tries: int) -> Sampling:

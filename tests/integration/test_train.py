@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from evr1_core.config.load import load
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.policy import Policy
+from evr1_core.record.record import StepRecord
 from evr1_core.train import loop
 from evr1_core.train.checkpoint import CheckpointError
 from evr1_core.train.run import Run, open_run
@@ -195,6 +196,22 @@ def test_no_signal_stops_with_an_explanation(settings: list[str], monkeypatch: p
     monkeypatch.setattr(loop, "PATIENCE", 2)
     with pytest.raises(Evr1Error, match="2 steps in a row without a group to learn from: .* never right"):
         train(settings, "algorithm.name=dapo", "algorithm.max_tries=2", "train.steps=9")
+
+
+def test_dropped_groups_let_go_of_their_model_inputs(settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay for the record until the step ends, and there may be ten batches of them."""
+    held: list[Any] = []
+
+    def collected(record: StepRecord, groups: Any, **counts: Any) -> None:
+        held.extend(groups)
+        honest(record, groups, **counts)
+
+    honest = StepRecord.collected
+    monkeypatch.setattr(StepRecord, "collected", collected)
+    run = train(settings, "algorithm.name=dapo", "algorithm.max_tries=2", "train.steps=1")
+    assert len(held) == 8 and not any(group.prompt.features for group in held)
+    rows = lines(run / "rollouts.jsonl")
+    assert len(rows) == 32 and any(row["media"] for row in rows), "what was dropped is recorded with its media"
 
 
 def test_data_that_is_used_up_ends_the_run_for_good(settings: list[str]) -> None:
