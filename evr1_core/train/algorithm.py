@@ -138,6 +138,8 @@ class Algorithm:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, half in self._halves():
             if hasattr(half, "load_state_dict"):
+                if name not in state:
+                    raise RequestError(f"the checkpoint was made with another algorithm: it has no memory for the {name} of {self.name!r}")
                 half.load_state_dict(state[name])
 
     def _halves(self) -> list[tuple[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,24 @@ def test_a_constant_length_is_asked_for_before_anything_runs() -> None:
         build_algorithm(section)
     complete = AlgorithmSection.model_validate({**section.model_dump(), "norm_length": 9})
     assert build_algorithm(complete).options.norm_length == 9
+
+
+def test_memory_that_a_checkpoint_lacks_is_named() -> None:
+    class Remembering:
+        def __call__(self, batch: RewardBatch, options: Any) -> torch.Tensor:
+            return batch.rewards
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"mean": 0.5}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            assert state == {"mean": 0.5}
+
+    plain = build_algorithm(AlgorithmSection(name="grpo"))
+    other = replace(plain, name="other", advantage=Remembering())
+    other.load_state_dict(other.state_dict())
+    with pytest.raises(RequestError, match="no memory for the advantage of 'other'"):
+        other.load_state_dict(plain.state_dict())
 
 
 def test_equal_rewards_give_exactly_zero() -> None:
