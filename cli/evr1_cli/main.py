@@ -14,6 +14,7 @@ time to start doesn't grow with the number of commands.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -56,6 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"evr1: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # the system refused a file: a full disk, a folder that can't be written
+        if os.environ.get("EVR1_DEBUG") == "1" or error.strerror is None:
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        remedy = "free space on this disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "give another place"
+        print(f"evr1: {where}{error.strerror}; {remedy} (EVR1_DEBUG=1 shows what was tried)", file=sys.stderr)
+        return 2 if isinstance(error, (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)) else 1
 
 
 def program(args: Sequence[str]) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 
 from evr1_core.config.models import RunConfig
 from evr1_core.data.templates import prompt_sources
+from evr1_core.errors import RequestError
 from evr1_core.record.console import Console
 from evr1_core.record.files import JsonLines, cut_from, lock
 from evr1_core.record.manifest import manifest, now, write_manifest
@@ -106,8 +107,11 @@ class Record:
 
     def __init__(self, directory: Path, *, rollouts: bool = True, console: Console | None = None) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock: int | None = lock(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = lock(directory)
+        except OSError as error:
+            raise RequestError(f"{directory}: no run can be written there ({error.strerror}); give another folder as `output`") from error
         self.console = console or Console(directory.name)
         self._metrics = JsonLines(directory / "metrics.jsonl")
         self._validation = JsonLines(directory / "validation.jsonl")

@@ -222,3 +222,33 @@ def test_show_gives_the_whole_spec():
     assert ran.returncode == 2 and "did you mean" in ran.stderr
     ran = evr1("plugins", "list", "--kind", "rewrad")
     assert ran.returncode == 2 and "did you mean 'reward'" in ran.stderr
+
+
+FULL = """
+from evr1_core.hookspecs import hookimpl
+from evr1_core.specs import CommandSpec
+
+def fill() -> None:
+    with open("/dev/full", "w") as file:
+        file.write("x")
+
+def miss() -> None:
+    open("/no/such/folder/file", "w")
+
+@hookimpl
+def evr1_commands():
+    return [CommandSpec(name=name, target=f"evr1_test_full:{name}", summary="Fails.") for name in ("fill", "miss")]
+"""
+
+
+def test_what_the_system_refuses_is_one_line(tmp_path):
+    """`/dev/full` is a disk without space."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    site = tmp_path / "site"
+    make_distribution(site, "full", {"full": "evr1_test_full"}, {"evr1_test_full": FULL})
+    ran = evr1("fill", site=site)
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert "evr1: No space left on device; free space on this disk" in ran.stderr
+    ran = evr1("miss", site=site)
+    assert ran.returncode == 2 and "evr1: /no/such/folder/file: No such file or directory; give another place" in ran.stderr

@@ -204,6 +204,12 @@ def test_an_unknown_tracker_is_a_wrong_request_and_frees_the_directory(tmp_path:
     Record.open(RunConfig(output=tmp_path), {}).close()
 
 
+def test_a_folder_that_can_not_be_written_is_a_wrong_request(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="no run can be written there .*give another folder as `output`"):
+        Record(tmp_path / "file" / "run")
+
+
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, time; from evr1_core.record.record import Record; "
