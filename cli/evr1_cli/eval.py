@@ -76,6 +76,7 @@ def read_questions(config: RunConfig) -> list[Sample]:
         config.data.validate_on,
         media_root=config.data.media_root,
         bad_rows="error",
+        advice="Mend them, or take them out of the file: an evaluation leaves no row out.",
         known_problem_type=lambda name: plugins.serves(name, config.rewards.use),
         check_media=False,
     )
@@ -96,7 +97,9 @@ def run(
     from evr1_core.rollout.engine import choose_engine, open_engine
     from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
     from evr1_core.scoring.pool import ScoringPool
+    from evr1_core.scoring.score import check_rewards
 
+    check_rewards(config.rewards)
     name, device = model_name(config), choose_device(config.model.device)
     template = config.data.template or getattr(benchmark, "template", None)
     config = config.model_copy(update={"data": config.data.model_copy(update={"template": template})})

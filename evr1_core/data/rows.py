@@ -61,16 +61,18 @@ def read_samples(
     limit: int | None = None,
     known_problem_type: KnownType = None,
     check_media: bool = True,
+    advice: str = "Mend them, or leave them out with data.bad_rows=exclude.",
 ) -> Rows:
     """Read and check rows.
 
     `media_root` is where relative media paths start, by default the data file's own folder. `limit` reads only the
     first rows of all files together. `known_problem_type` is a predicate or the collection of known types in normal
     form. `check_media` looks whether media files exist. Raises RequestError for unreadable files, and with `bad_rows`
-    "error" for bad rows, naming up to 20 of them; with "exclude" they become exclusions.
+    "error" for bad rows, naming up to 20 of them and ending with `advice`; with "exclude" they become exclusions.
     """
     paths = [Path(file).expanduser() for file in ([files] if isinstance(files, (str, Path)) else files)]
-    reader = _Reader(bad_rows, known_problem_type, check_media, Path(media_root).expanduser() if media_root is not None else None)
+    root = Path(media_root).expanduser() if media_root is not None else None
+    reader = _Reader(bad_rows, known_problem_type, check_media, root, advice)
     if reader.media_root is not None and not reader.media_root.is_dir():
         raise RequestError(f"media_root {reader.media_root}: no such folder")
     count = 0
@@ -89,6 +91,7 @@ class _Reader:
     known: KnownType
     check_media: bool
     media_root: Path | None
+    advice: str
     entries: list[tuple[Path, Sample | Exclusion, str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     lines: dict[tuple[Path, str], str] = field(default_factory=dict)
@@ -123,7 +126,7 @@ class _Reader:
 
     def _refuse(self, head: str) -> None:
         text = "\n  ".join((head, *self.faults))
-        raise RequestError(f"{text}\nMend them, or leave them out with data.bad_rows=exclude.")
+        raise RequestError(f"{text}\n{self.advice}")
 
     def _separate(self) -> tuple[str, ...]:
         """Files that share an id get their name in front of every id: many data sets count their rows from 1."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
+from evr1_core import plugins
 from evr1_core.config.models import RewardSection
 from evr1_core.errors import RequestError
 from evr1_core.plugins import build, reward_for, serves
@@ -177,6 +178,17 @@ class Scorer:
         return -soft.factor * min(max(over / soft.buffer, 0.0), 1.0)
 
 
+def check_rewards(section: RewardSection) -> None:
+    """Names and options that no installed reward knows are refused: they would do nothing, in silence. Raises RequestError."""
+    for name in section.use.values():
+        plugins.reward(name)
+    for name, given in section.options.items():
+        spec = plugins.reward(name)
+        if spec.name != name:
+            raise RequestError(f"rewards.options.{name}: options stand under the plain name of the reward, {spec.name!r}")
+        plugins.options(spec, given)
+
+
 def _stopped(stop: ScoringStop) -> Score:
     if isinstance(stop, InvalidGold):
         return Score(accuracy=None, status="invalid_gold", reason=stop.cause)
@@ -209,6 +221,7 @@ __all__ = [
     "ScoringFailed",
     "Unparsed",
     "cause",
+    "check_rewards",
     "evaluation_accuracy",
     "training_value",
 ]

@@ -23,6 +23,7 @@ from evr1_core.record.record import Record
 from evr1_core.rollout.engine import Engine, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
 from evr1_core.scoring.pool import ScoringPool
+from evr1_core.scoring.score import check_rewards
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
 
@@ -122,6 +123,7 @@ def open_rows(config: RunConfig) -> Rows:
     """Checked rows of the training data."""
     if not config.data.train:
         raise RequestError("no training data: give data.train or --data FILE")
+    check_rewards(config.rewards)
     rows = read_samples(
         config.data.train,
         media_root=config.data.media_root,

@@ -13,7 +13,7 @@ from evr1_core.config.models import OverlongSection, RewardSection
 from evr1_core.errors import RequestError
 from evr1_core.scoring import Answer, InvalidGold, Reward, ScoringFailed, Unparsed
 from evr1_core.scoring import score as scoring
-from evr1_core.scoring.score import Scorer, evaluation_accuracy, training_value
+from evr1_core.scoring.score import Scorer, check_rewards, evaluation_accuracy, training_value
 from evr1_core.scoring.summary import summarise
 from evr1_core.specs import RewardSpec
 from evr1_core.types import Sample, Score
@@ -195,3 +195,18 @@ def test_options_of_the_run_reach_the_reward():
 def test_unknown_problem_type_is_no_open_question():
     found = Scorer(RewardSection()).score(row("segmentation of cells"), "7")
     assert (found.status, found.reason) == ("invalid_gold", "unknown_problem_type")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"use": {"mc": "nope"}}, "no reward 'nope'"),
+        ({"options": {"multiple-choise": {}}}, "did you mean 'multiple-choice'?"),
+        ({"options": {"multiple-choice": {"partail": "jaccard"}}}, "did you mean 'rewards.options.multiple-choice.partial'?"),
+        ({"options": {"multiple-choice@evr1": {}}}, "options stand under the plain name of the reward"),
+    ],
+)
+def test_names_and_options_that_no_reward_knows_are_refused(section: dict, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_rewards(RewardSection.model_validate(section))
+    assert message in str(caught.value)
