@@ -68,8 +68,12 @@ def engine_context(
 
 
 def choose_device(wanted: str) -> str:
-    if wanted != "auto":
+    if wanted == "cpu":
         return wanted
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    if wanted == "cuda":
+        raise RequestError("model.device = cuda: torch finds no CUDA GPU here; take model.device=auto or cpu, or a CUDA build of torch")
+    return "cpu"

@@ -18,6 +18,7 @@ from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
 from evr1_core.policy.optimizer import learning_rate
 from evr1_core.policy.policy import Policy
 from evr1_core.rollout.engine import EngineContext
+from evr1_core.rollout.setup import choose_device
 from evr1_core.types import Prompt, Sampling
 from evr1_engines.hf import HFEngine, Options
 from evr1_models.qwen3_vl import Qwen3VL, choose_attention
@@ -81,6 +82,15 @@ def test_attention_of_a_gpu_fits_the_precision(monkeypatch: pytest.MonkeyPatch) 
     assert choose_attention("auto", "cuda", torch.bfloat16) == "flash_attention_2"
     assert choose_attention("auto", "cuda", torch.float32) == "sdpa" == choose_attention("auto", "cpu", torch.bfloat16)
     assert choose_attention("eager", "cuda", torch.float32) == "eager"
+    with pytest.raises(RequestError, match="model.attention = flash_attention_2: needs a CUDA GPU"):
+        choose_attention("flash_attention_2", "cpu", torch.bfloat16)
+
+
+def test_a_gpu_that_is_not_there_is_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == "cpu"
+    with pytest.raises(RequestError, match="no CUDA GPU here"):
+        choose_device("cuda")
 
 
 @pytest.mark.parametrize("packing", [True, False])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from evr1_core.errors import RequestError
 from evr1_core.types import Clip, PatchFactors
 
 if TYPE_CHECKING:
@@ -192,9 +193,11 @@ def clock(clip: Clip | Plan) -> tuple[list[int], float]:
 
 def choose_attention(attention: str, device: str, dtype: torch.dtype) -> str:
     """`auto` is FlashAttention 2 on a GPU where it is installed, else PyTorch's own attention, which alone serves float32."""
-    if attention != "auto":
+    if attention not in ("auto", "flash_attention_2"):
         return attention
     from importlib.util import find_spec
 
-    fits = device.startswith("cuda") and dtype != torch.float32
-    return "flash_attention_2" if fits and find_spec("flash_attn") else "sdpa"
+    usable = device.startswith("cuda") and dtype != torch.float32 and find_spec("flash_attn") is not None
+    if attention != "auto" and not usable:
+        raise RequestError("model.attention = flash_attention_2: needs a CUDA GPU, bfloat16 and the package flash-attn; take auto or sdpa")
+    return "flash_attention_2" if usable else "sdpa"
