@@ -96,7 +96,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         tries += 1
     record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
-    if len(kept) < wanted and options.dynamic_sampling and tries:
+    if tries and (not kept or options.dynamic_sampling and len(kept) < wanted):
         run.last_explanation = selection.explain_no_signal(seen, options, rewards, tries)
         (record.note if kept else record.warn)(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
     return kept[:wanted]

@@ -266,6 +266,12 @@ def test_a_prompt_over_the_limit_is_excluded_with_the_numbers(settings: list[str
     assert "too_long" in log and "allowed are 150" in log
 
 
+def test_a_run_whose_prompts_are_all_excluded_says_why_it_stops(settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PATIENCE", 2)
+    with pytest.raises(Evr1Error, match="2 steps in a row without a group to learn from: .* no prompt was left. See the exclusions"):
+        train(settings, "data.max_prompt_tokens=1")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
