@@ -39,6 +39,10 @@ def write_atomic(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = str(path)  # a full disk names no file by itself
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -191,9 +195,7 @@ def lock(directory: Path) -> int:
         # A worker that outlived its parent may still hold the lock: it does not write here.
         if host != platform.node() or (process != str(os.getpid()) and Path(f"/proc/{process}").exists()):
             os.close(descriptor)
-            raise RequestError(
-                f"{directory} is in use by process {process} on {host}: stop it, or take another name"
-            ) from None
+            raise RequestError(f"{directory} is in use by process {process} on {host}: stop it, or take another name") from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{platform.node()} {os.getpid()}\n".encode(), 0)
     return descriptor

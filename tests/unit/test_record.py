@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from evr1_core.config.models import DataSection, RecordSection, RunConfig
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.record import console as console_module
 from evr1_core.record.console import Console
-from evr1_core.record.files import JsonLines, cut_from, rows
+from evr1_core.record.files import JsonLines, cut_from, rows, write_atomic
 from evr1_core.record.record import Record
 from evr1_core.types import Clip, Completion, Exclusion, Group, Prompt, Rollout, Sample, Score
 
@@ -242,3 +244,13 @@ def test_on_a_terminal_there_is_a_bar() -> None:
     console.done(1, {"reward/value": 0.25}, 1.0)
     console.close()
     assert "rollout" in out.getvalue() and "reward 0.25" in out.getvalue()
+
+
+def test_a_full_disk_is_named_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device: .*summary.json"):
+        write_atomic(tmp_path / "summary.json", "{}")
+    assert not list(tmp_path.iterdir())
