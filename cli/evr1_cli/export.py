@@ -21,6 +21,6 @@ def command(
     from evr1_core.policy.load import local_directory
     from evr1_core.train.export import base_of, export, find_checkpoint
 
-    checkpoint = find_checkpoint(source, step)
+    checkpoint = find_checkpoint(source, step, note=lambda text: typer.echo(text, err=True))
     made = export(checkpoint, local_directory(model or base_of(checkpoint)), out)
     typer.echo(f"{made}: {checkpoint.name}, loaded back and equal")

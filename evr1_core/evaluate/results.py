@@ -148,7 +148,10 @@ class ResultStore:
     def _check_settings(self) -> None:
         if not self._settings_path.exists():
             raise RequestError(f"{self.directory} has results but no settings.json, so nobody knows what they are of; --fresh starts anew")
-        before = json.loads(self._settings_path.read_text(encoding="utf-8"))
+        try:
+            before = json.loads(self._settings_path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RequestError(f"{self._settings_path}: is damaged ({error}); put it right, or --fresh to start anew") from None
         if before != self.settings:
             changes = "\n".join(f"  {line}" for line in differences(before, self.settings))
             raise RequestError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,11 @@ def export(checkpoint: Path, base: Path, out: Path) -> Path:
     return out
 
 
-def find_checkpoint(place: Path, step: int | None = None) -> Path:
-    """The checkpoint that a run, its `checkpoints` folder or a checkpoint itself names. Raises RequestError listing what is there."""
+def find_checkpoint(place: Path, step: int | None = None, note: Callable[[str], None] | None = None) -> Path:
+    """The checkpoint that a run, its `checkpoints` folder or a checkpoint itself names; `note` hears of damaged ones that are skipped.
+
+    Raises RequestError listing what is there.
+    """
     if (place / "state.json").is_file():
         if step is not None and place.name != f"step-{step:06d}":
             raise RequestError(f"{place} is one checkpoint: --step {step} goes with the folder of the run")
@@ -70,7 +73,7 @@ def find_checkpoint(place: Path, step: int | None = None) -> Path:
         if not found.is_dir():
             raise RequestError(f"{folder} has no checkpoint of step {step}; it has: {', '.join(there) or 'none'}")
         return found
-    latest = Checkpoints(folder).latest() if there else None
+    latest = Checkpoints(folder, note=note).latest() if there else None
     if latest is None:
         raise RequestError(f"no complete checkpoint in {folder}; it has: {', '.join(there) or 'none'}")
     return latest
@@ -81,7 +84,10 @@ def base_of(checkpoint: Path) -> str:
     manifest = checkpoint.parent.parent / "manifest.json"
     if not manifest.is_file():
         raise RequestError(f"{checkpoint} lies in no run folder (no {manifest}): give --model with the model that was trained")
-    return json.loads(manifest.read_text(encoding="utf-8"))["config"]["model"]["path"]
+    try:
+        return str(json.loads(manifest.read_text(encoding="utf-8"))["config"]["model"]["path"])
+    except (ValueError, KeyError, TypeError):
+        raise RequestError(f"{manifest}: names no model, it is damaged: give --model with the model that was trained") from None
 
 
 def copy_rest(base: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from evr1_core.errors import RequestError
 from evr1_core.train import checkpoint
 from evr1_core.train.checkpoint import CheckpointError, Checkpoints, decode, encode, random_state, set_random_state
+from evr1_core.train.export import base_of, find_checkpoint
 
 
 def tensors(seed: int = 0) -> dict[str, dict[str, torch.Tensor]]:
@@ -116,6 +117,19 @@ def test_a_torn_one_is_named_and_skipped(tmp_path: Path, harm: str) -> None:
     with pytest.raises(CheckpointError, match="step-000002"):
         store.load(torn)
     assert same(store.load(good)[0], tensors(1))
+
+
+def test_an_export_names_the_damaged_one_that_it_skips(tmp_path: Path) -> None:
+    for step in (1, 2):
+        Checkpoints(tmp_path / "checkpoints").save(step, tensors(), {"step": step})
+    with (tmp_path / "checkpoints" / "step-000002" / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    notes: list[str] = []
+    found = find_checkpoint(tmp_path, note=notes.append)
+    assert found.name == "step-000001" and len(notes) == 1 and "step-000002 is skipped" in notes[0]
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(RequestError, match="names no model, it is damaged: give --model"):
+        base_of(found)
 
 
 def test_a_named_one_that_is_missing_lists_what_is_there(tmp_path: Path) -> None:

@@ -164,6 +164,13 @@ def test_other_settings_are_refused_with_what_differs(tmp_path: Path) -> None:
     assert len(list(rows(tmp_path / "results.before-1.jsonl"))) == 2
 
 
+def test_damaged_settings_are_refused(tmp_path: Path) -> None:
+    run(tmp_path, questions(2))
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(RequestError, match="settings.json: is damaged .*--fresh to start anew"):
+        run(tmp_path, questions(2))
+
+
 def test_another_question_under_a_known_id_is_refused(tmp_path: Path) -> None:
     run(tmp_path, questions(2))
     with pytest.raises(RequestError, match="'q1' was made for another question"):
