@@ -79,6 +79,10 @@ class Policy:
             raise RequestError(
                 f"the checkpoint belongs to another model: {len(missing)} tensors missing, {len(extra)} unknown ({names}, ...)"
             )
+        other = next((name for name, tensor in tensors["model"].items() if own[name].shape != tensor.shape), None)
+        if other is not None:
+            here, there = tuple(own[other].shape), tuple(tensors["model"][other].shape)
+            raise RequestError(f"the checkpoint belongs to another model: {other} is {there} there, {here} here; give that model")
         with torch.no_grad():
             for name, tensor in tensors["model"].items():
                 own[name].copy_(tensor)

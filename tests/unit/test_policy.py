@@ -174,6 +174,14 @@ def test_state_goes_on_bit_for_bit(adapter: Qwen3VL, prompts: list[Prompt], dtyp
         assert torch.equal(a, b), name
 
 
+def test_a_checkpoint_of_another_model_is_refused(adapter: Qwen3VL) -> None:
+    one = policy(adapter)
+    saved = one.tensors()
+    name = next(iter(saved["model"]))
+    with pytest.raises(RequestError, match=f"belongs to another model: {name} is .* there"):
+        one.load_tensors({**saved, "model": {**saved["model"], name: torch.zeros(1, 2, 3)}}, steps=0)
+
+
 def test_a_checkpoint_goes_on_in_the_other_precision(adapter: Qwen3VL) -> None:
     """Trained weights, not those of the base model, are what the float32 copies start from."""
     trained = policy(adapter)
