@@ -67,6 +67,8 @@ class Run:
             return self.record.resume(0)
         path = self.checkpoints.latest() if wanted == "auto" else Path(wanted)
         if path is None:
+            if any(self.checkpoints.directory.glob("step-??????")):
+                self.record.warn(f"no checkpoint in {self.checkpoints.directory} is complete (events.log says why): the run starts anew")
             return self.record.resume(0)
         tensors, state = self.checkpoints.load(path)
         self.policy.load_tensors(tensors, steps=state["updates"])

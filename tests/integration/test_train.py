@@ -285,3 +285,10 @@ def test_a_run_whose_prompts_are_all_excluded_says_why_it_stops(settings: list[s
 def test_a_wrong_request_is_named(settings: list[str], override: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         start(settings, override)
+
+
+def test_a_run_without_a_complete_checkpoint_says_that_it_starts_anew(settings: list[str]) -> None:
+    run = train(settings, "train.steps=1")
+    (run / "checkpoints/step-000001/manifest.json").unlink()
+    train(settings, "train.steps=1")
+    assert "is complete (events.log says why): the run starts anew" in (run / "events.log").read_text()
