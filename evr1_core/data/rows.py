@@ -188,7 +188,8 @@ class _Reader:
     def _exist(self, media: Iterable[MediaRef]) -> None:
         for ref in media if self.check_media else ():
             if ref.path not in self.present:
-                reason = "is a folder; frames without a clock aren't read" if os.path.isdir(ref.path) else "no such file"
+                folder, there = os.path.isdir(ref.path), os.path.exists(ref.path)
+                reason = "is a folder; frames without a clock aren't read" if folder else "is no ordinary file" if there else "no such file"
                 self.present[ref.path] = None if os.path.isfile(ref.path) else reason
             reason = self.present[ref.path]
             if reason:

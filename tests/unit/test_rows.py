@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -345,11 +346,21 @@ def test_media_stand_in_the_order_of_their_marks_and_unmarked_ones_come_first(tm
 def test_missing_media_files(tmp_path: Path) -> None:
     (tmp_path / "root" / "frames").mkdir(parents=True)
     (tmp_path / "root" / "a.mp4").touch()
-    path = write(tmp_path, [{**ROW, "video": "a.mp4"}, {**ROW, "video": "b.mp4"}, {**ROW, "path": "frames", "data_type": "video"}])
+    path = write(
+        tmp_path,
+        [
+            {**ROW, "video": "a.mp4"},
+            {**ROW, "video": "b.mp4"},
+            {**ROW, "path": "frames", "data_type": "video"},
+            {**ROW, "video": "pipe.mp4"},
+        ],
+    )
+    os.mkfifo(tmp_path / "root" / "pipe.mp4")
     rows = read_samples(path, media_root=tmp_path / "root", bad_rows="exclude")
     assert [sample.id for sample in rows.samples] == ["data-1"]
-    assert [exclusion.reason for exclusion in rows.exclusions] == ["missing_media"] * 2
+    assert [exclusion.reason for exclusion in rows.exclusions] == ["missing_media"] * 3
     assert "b.mp4: no such file" in rows.exclusions[0].detail and "is a folder" in rows.exclusions[1].detail
+    assert "pipe.mp4: is no ordinary file" in rows.exclusions[2].detail
 
 
 # Options ---------------------------------------------------------------------------------------------------------
