@@ -37,8 +37,6 @@ class ModelSection(Section):
     """Parts that are not trained, by the names the family gives: for example `vision`, `projector`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is a GPU."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with a checkpoint. Off: such a checkpoint is refused."""
 
 
 class DataSection(Section):
@@ -244,8 +242,9 @@ class TrainSection(Section):
     """Checkpoints kept."""
     resume: str = "auto"
     """auto goes on from the last complete checkpoint of the run; never starts anew; else the path of a checkpoint."""
-    max_mismatch: float = Field(default=0.1, gt=0)
-    """Largest mean absolute difference of rollout and trainer log-probabilities on the first batch; above it the run stops."""
+    max_mismatch: float | None = Field(default=None, gt=0)
+    """Largest mean absolute difference of rollout and trainer log-probabilities on the first batch; above it the run
+    stops. Null is 0.001 in float32 and 0.1 in bfloat16."""
 
 
 class EvaluateSection(Section):

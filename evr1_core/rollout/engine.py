@@ -62,6 +62,8 @@ class EngineContext:
     """Most images in one prompt."""
     max_videos: int = 1
     """Most videos in one prompt."""
+    attention: str = "auto"
+    """Attention of an engine that loads the model itself, by the names of `model.attention`."""
     model: PreTrainedModel | None = None
     """The policy's own module when engine and policy live in one process: an engine may run it directly."""
 

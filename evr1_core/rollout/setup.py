@@ -63,6 +63,7 @@ def engine_context(
         seed=config.seed,
         max_images=max((len(sample.images) for sample in samples), default=0),
         max_videos=max((len(sample.videos) for sample in samples), default=0),
+        attention=config.model.attention,
         model=model,
     )
 

@@ -23,6 +23,9 @@ from evr1_core.types import Completion, Group, Prompt, Rollout, Sampling
 Validate = Callable[[Run, int], dict[str, float]]
 """Scores the policy on held-out rows at a step; given by the command line, since training knows no evaluation."""
 
+MAX_MISMATCH = {"float32": 1e-3, "bfloat16": 0.1}
+"""Limit of the mean log-probability difference of engine and trainer, by the type of the weights."""
+
 PATIENCE = 5
 """Steps in a row without anything to learn from, after which the run stops with an explanation."""
 
@@ -69,7 +72,7 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
         record.log(update(run.policy, batch, run.algorithm))
     with record.time("weights"):
         run.engine.load_weights(run.policy.weights(), version=run.engine.weight_version + 1)
-    return True
+    return bool(batch.mask.any())
 
 
 def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
@@ -151,9 +154,10 @@ def check_agreement(run: Run, batch: TrainBatch, rows: int = 8) -> None:
         return
     difference = float(mismatch(trainer, rollout)["mismatch"][known].mean())
     run.record.note(f"rollout and trainer log-probabilities differ by {difference:.2e} on average on the first batch")
-    if difference > run.config.train.max_mismatch:
+    limit = run.config.train.max_mismatch or MAX_MISMATCH[run.config.model.dtype]
+    if difference > limit:
         raise Evr1Error(
             f"rollout engine and trainer disagree: mean log-probability difference {difference:.3g} on the first batch, "
-            f"limit train.max_mismatch={run.config.train.max_mismatch}. "
+            f"limit train.max_mismatch={limit}. "
             "Check that both use one dtype and supported versions (docs/engines.md)"
         )

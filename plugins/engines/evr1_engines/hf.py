@@ -24,7 +24,7 @@ class Options(Section):
     """Options of the transformers engine."""
 
     batch_tokens: int = Field(65_536, gt=0)
-    """Prompt tokens of one prefill (padding included)."""
+    """Tokens of prompts and answers whose keys and values are held at once, padding included; one prompt always goes."""
     batch_rows: int = Field(256, gt=0)
     """Answers drawn side by side."""
 
@@ -47,7 +47,11 @@ class HFEngine:
         self.adapter, self.options, self.device = context.adapter, options, context.device
         dtype = getattr(torch, context.dtype)
         self.shared = context.model is not None
-        self.model = context.model if context.model is not None else self.adapter.load_model(dtype, device=context.device)
+        self.model = (
+            context.model
+            if context.model is not None
+            else self.adapter.load_model(dtype, attention=context.attention, device=context.device)
+        )
         self.weight_version = 0
         self.forbidden = torch.tensor(self.adapter.forbidden_token_ids, device=self.device)
 
@@ -69,18 +73,19 @@ class HFEngine:
         training, found = self.model.training, []
         self.model.eval()
         try:
-            for batch in self._batches(prompts, sampling.n):
+            for batch in self._batches(prompts, sampling):
                 found += self._generate_batch(batch, sampling)
         finally:
             self.model.train(training)
         return found
 
-    def _batches(self, prompts: Sequence[Prompt], n: int) -> Iterable[list[Prompt]]:
-        """Prompts in order, cut where padded tokens or rows would pass the limits."""
+    def _batches(self, prompts: Sequence[Prompt], sampling: Sampling) -> Iterable[list[Prompt]]:
+        """Prompts in order, cut where the cache of keys and values or the rows would pass the limits."""
         batch: list[Prompt] = []
         for prompt in prompts:
-            longest = max(len(p.token_ids) for p in [*batch, prompt])
-            if batch and (longest * (len(batch) + 1) > self.options.batch_tokens or n * (len(batch) + 1) > self.options.batch_rows):
+            longest = max(len(p.token_ids) for p in [*batch, prompt]) + sampling.max_tokens
+            rows = sampling.n * (len(batch) + 1)
+            if batch and (longest * rows > self.options.batch_tokens or rows > self.options.batch_rows):
                 yield batch
                 batch = []
             batch.append(prompt)

@@ -40,6 +40,8 @@ class Options(Section):
     """Tokens of one engine step; null leaves it to vLLM."""
     enforce_eager: bool = False
     """Run without compiled graphs: slower on a GPU, starts at once."""
+    media_gib: float = Field(4.0, gt=0)
+    """Decoded frames handed over at once, in GiB; their model inputs take about four times as much."""
     cpu_kv_cache_gib: int = Field(1, ge=1)
     """Memory of the key-value cache on CPU, in GiB."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
@@ -66,6 +68,7 @@ class VLLMEngine:
         from vllm import LLM
 
         self.adapter, self.weight_version = context.adapter, 0
+        self.media_bytes = options.media_gib * 2**30
         arguments: dict[str, Any] = {
             "model": str(context.adapter.directory),
             "dtype": context.dtype,
@@ -85,6 +88,26 @@ class VLLMEngine:
         self.llm = LLM(**{**arguments, **options.engine_args})
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        groups: list[list[Completion]] = []
+        for part in self._parts(prompts):
+            groups += self._generate_part(part, sampling)
+        return groups
+
+    def _parts(self, prompts: Sequence[Prompt]) -> Iterable[list[Prompt]]:
+        """Prompts in order, cut where their frames would pass `media_gib`: the engine holds those of all waiting requests."""
+        part: list[Prompt] = []
+        held = 0
+        for prompt in prompts:
+            size = sum(clip.frames.nbytes for clip in prompt.clips)
+            if part and held + size > self.media_bytes:
+                yield part
+                part, held = [], 0
+            part.append(prompt)
+            held += size
+        if part:
+            yield part
+
+    def _generate_part(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         requests, parameters = [], []
         for prompt in prompts:
             request = self._request(prompt)
