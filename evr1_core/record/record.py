@@ -119,24 +119,32 @@ class Record:
         self.exclusions: dict[str, int] = defaultdict(int)
         """Reason -> number of samples since this start."""
         self.trackers = Trackers((), self.warn)
+        self._manifest: dict[str, Any] | None = None
 
     @classmethod
     def open(cls, config: RunConfig, origins: Mapping[str, str], command: Sequence[str] = (), total: int | None = None) -> Record:
-        """The record of a run that starts or goes on; writes its manifest. `total`: number of steps, for the progress bar."""
+        """The record of a run that starts or goes on. `total`: number of steps, for the progress bar.
+
+        The manifest is written by `resume`, once nothing refuses the start any more: it must describe what was trained.
+        """
         record = cls(config.directory, rollouts=config.record.rollouts, console=Console(config.name, total or config.train.steps))
         try:
             record.trackers = Trackers(config.record.trackers, record.warn)
             files = [*config.data.train, *config.data.validate_on]
             content = manifest(config, origins, command=command, seeds={"run": config.seed}, files=files)
-            write_manifest(record.directory / "manifest.json", {**content, "prompt_sources": prompt_sources(config.data.template)})
-            record.trackers.start(record.directory, content["config"])
+            record._manifest = {**content, "prompt_sources": prompt_sources(config.data.template)}
         except BaseException:
             record.close()
             raise
         return record
 
     def resume(self, step: int) -> int:
-        """The run goes on after `step`. Lines of later steps move to side files, so that no step stands there twice."""
+        """The run goes on after `step`: the manifest is written, trackers start, and lines of later steps move to side files,
+        so that no step stands there twice."""
+        if self._manifest is not None:
+            write_manifest(self.directory / "manifest.json", self._manifest)
+            self.trackers.start(self.directory, self._manifest["config"])
+            self._manifest = None
         for path in (self._metrics.path, self._validation.path, self.directory / "rollouts.jsonl"):
             # Nothing is done after step 0: a validation before the first step is repeated too.
             side = cut_from(path, lambda row: step == 0 or int(row.get("step", 0)) > step)

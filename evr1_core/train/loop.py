@@ -37,15 +37,16 @@ def fit(run: Run, validate: Validate | None = None) -> None:
         raise RequestError(f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name")
     if run.order.finished():
         raise RequestError(f"run {run.config.name!r} has drawn all its data in {start} steps: raise train.epochs, or give another name")
+    run.record.resume(start)
     every, last = run.config.evaluate.every, run.total_steps
     if start == 0 and validate is not None and run.config.evaluate.first:
         run.record.validation(0, validate(run, 0))
-    idle = 0
+    idle, taught = 0, 0
     for step in range(start + 1, last + 1):
         with run.record.step(step) as record:
             learned = train_step(run, record, step)
         last = step if run.order.finished() else last
-        idle = 0 if learned else idle + 1
+        idle, taught = (0, taught + 1) if learned else (idle + 1, taught)
         if idle >= PATIENCE:
             run.save(step)
             raise selection.NoSignal(f"{PATIENCE} steps in a row without a group to learn from: {run.last_explanation}")
@@ -56,6 +57,8 @@ def fit(run: Run, validate: Validate | None = None) -> None:
         if step == last < run.total_steps:
             run.record.note(f"the data is used up after step {step}: dynamic sampling drew more than one batch for some steps")
             break
+    if not taught and start == 0:
+        raise selection.NoSignal(f"no step had a group to learn from, the weights are as they were: {run.last_explanation}")
 
 
 def train_step(run: Run, record: StepRecord, step: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from evr1_core import plugins
 from evr1_core.config.models import RunConfig
 from evr1_core.data.prompts import PromptFault
+from evr1_core.data.rows import read_samples
 from evr1_core.errors import RequestError
 from evr1_core.policy.load import load_adapter, model_location
 from evr1_core.rollout.engine import choose_engine
@@ -28,7 +29,12 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
     name = model_name(config)
     engine = choose_engine(config.rollout.engine, choose_device(config.model.device))
     plugins.options(engine, config.rollout.options, where="rollout.options")
+    for tracker in config.record.trackers:
+        plugins.check_requirements(plugins.tracker(tracker))
+    if config.train.resume not in ("auto", "never") and not Path(config.train.resume).is_dir():
+        raise RequestError(f"train.resume: no checkpoint at {config.train.resume}")
     rows = open_rows(config)
+    read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False)
     order = open_order(config, rows)
     location = model_location(name)
     return {

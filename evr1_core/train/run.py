@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +65,12 @@ class Run:
         """Go on from `train.resume`; returns the last finished step, 0 for a fresh start."""
         wanted = self.config.train.resume
         if wanted == "never":
-            return self.record.resume(0)
+            return 0
         path = self.checkpoints.latest() if wanted == "auto" else Path(wanted)
         if path is None:
             if any(self.checkpoints.directory.glob("step-??????")):
                 self.record.warn(f"no checkpoint in {self.checkpoints.directory} is complete (events.log says why): the run starts anew")
-            return self.record.resume(0)
+            return 0
         tensors, state = self.checkpoints.load(path)
         self.policy.load_tensors(tensors, steps=state["updates"])
         self.order.load_state_dict(state["order"])
@@ -77,7 +78,7 @@ class Run:
         self.engine.load_weights(self.policy.weights(), version=state["weight_version"])
         set_random_state(state["random"])
         self.record.note(f"resumed from {path} after step {state['step']}")
-        return self.record.resume(state["step"])
+        return state["step"]
 
     def close(self) -> None:
         self.pool.close()
@@ -99,6 +100,11 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     builder = open_builder(config, adapter, store)
     record = Record.open(config, origins or {}, command=command, total=total)
     record.exclude(rows.exclusions)
+    if rows.exclusions:
+        counts = Counter(exclusion.reason for exclusion in rows.exclusions)
+        record.warn(
+            f"{len(rows.exclusions)} rows take no part ({', '.join(f'{n} {why}' for why, n in counts.items())}): events.log names them"
+        )
     for note in rows.notes:
         record.note(note)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)

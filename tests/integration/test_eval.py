@@ -138,7 +138,7 @@ def test_wandb_without_an_account(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from evr1_core.config.models import RunConfig; from evr1_core.record.record import Record\n"
         "config = RunConfig.model_validate({'output': sys.argv[1], 'record': {'trackers': ['wandb']}})\n"
-        "record = Record.open(config, {})\n"
+        "record = Record.open(config, {}); record.resume(0)\n"
         "with record.step(1) as step: step.log({'policy/loss': 1.0})\n"
         "record.validation(1, {'validate/accuracy': 0.5})\n"
         "record.close(); print('failures', record.trackers.failures)"

@@ -188,7 +188,9 @@ def test_open_writes_the_manifest_and_keeps_the_one_before(tmp_path: Path) -> No
     template = "evr1_templates:prompts/math.j2"
     config = RunConfig(name="r", output=tmp_path / "runs", data=DataSection(train=(data, tmp_path / "gone.jsonl"), template=template))
     for _ in range(2):
-        Record.open(config, {"seed": "default"}, command=["evr1", "train"]).close()
+        record = Record.open(config, {"seed": "default"}, command=["evr1", "train"])
+        record.resume(0)
+        record.close()
     content = json.loads((config.directory / "manifest.json").read_text())
     assert content["config"]["train"]["lr"] == 1e-6 and content["origins"] == {"seed": "default"} and content["seeds"] == {"run": 1}
     assert content["files"][str(data)]["sha256"].startswith("ca3d163bab055381")
