@@ -93,6 +93,22 @@ def test_a_gpu_that_is_not_there_is_a_wrong_request(monkeypatch: pytest.MonkeyPa
         choose_device("cuda")
 
 
+def test_patches_wait_as_bytes_and_become_what_the_processor_makes(adapter: Qwen3VL, prompts: list[Prompt]) -> None:
+    for prompt in prompts:
+        if not prompt.clips:
+            continue
+        assert all(tensor.dtype == torch.uint8 for name, tensor in prompt.features.items() if name.startswith("pixel"))
+        images = [torch.from_numpy(clip.frames[0]) for clip in prompt.clips if clip.kind == "image"]
+        videos = [clip for clip in prompt.clips if clip.kind == "video"]
+        media: dict[str, object] = {"images": images} if images else {}
+        if videos:
+            metadata = [adapter.video_metadata(clip) for clip in videos]
+            media["videos"] = [torch.from_numpy(clip.frames) for clip in videos]
+            media["videos_kwargs"] = {"video_metadata": metadata, "do_sample_frames": False, "cap_pixels_per_frame": False}
+        whole = adapter.processor(text=[prompt.text], do_resize=False, return_tensors="pt", **media)
+        assert all(torch.equal(tensor, whole[name]) for name, tensor in adapter.merge([prompt.features]).items())
+
+
 @pytest.mark.parametrize("packing", [True, False])
 def test_together_equals_alone(adapter: Qwen3VL, prompts: list[Prompt], model: torch.nn.Module, packing: bool) -> None:
     rows = rows_of(prompts)

@@ -82,8 +82,10 @@ class Qwen3VL:
                 "do_sample_frames": False,
                 "cap_pixels_per_frame": False,
             }
-        # Frames come resized to the budget and sampled by time: both must not happen a second time.
-        encoded = self.processor(text=[text], do_resize=False, return_tensors="pt", **media)
+        # Frames come resized to the budget and sampled by time: both must not happen a second time. Patches stay bytes, a
+        # quarter of the memory, until a forward pass needs them.
+        final = {"do_resize": False, "do_rescale": False, "do_normalize": False}
+        encoded = self.processor(text=[text], return_tensors="pt", **final, **media)
         names = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
         features = {name: encoded[name] for name in names if name in encoded}
         return tuple(encoded["input_ids"][0].tolist()), features
@@ -154,7 +156,11 @@ class Qwen3VL:
 
     def merge(self, rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         names = sorted({name for row in rows for name in row})
-        return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
+        merged = {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
+        for name, processor in (("pixel_values", self.processor.image_processor), ("pixel_values_videos", self.processor.video_processor)):
+            if name in merged:
+                merged[name] = normalised(merged[name], processor)
+        return merged
 
     # Weights ---------------------------------------------------------------------------------------------------
 
@@ -189,6 +195,16 @@ def clock(clip: Clip | Plan) -> tuple[list[int], float]:
     if fps > 0 and all(abs(index / fps - time) < 1e-3 for index, time in zip(clip.indices, clip.times, strict=True)):
         return list(clip.indices), fps
     return [round(time * 1_000_000) for time in clip.times], 1_000_000.0
+
+
+def normalised(patches: Tensor, processor: Any) -> Tensor:
+    """Patches of bytes [N, C * T * P * P], channels first -> float32, rescaled and normalised as the processor itself does it."""
+    scale = processor.rescale_factor
+    mean, std = (
+        torch.tensor(values).mul(1.0 / scale).repeat_interleave(patches.shape[1] // len(values))
+        for values in (processor.image_mean, processor.image_std)
+    )
+    return patches.float().sub_(mean).div_(std)
 
 
 def choose_attention(attention: str, device: str, dtype: torch.dtype) -> str:
