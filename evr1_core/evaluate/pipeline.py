@@ -87,6 +87,9 @@ def evaluate(
     records = results.records(samples, sampling.n)
     report = report_of(records, benchmark)
     summary = summarise(records, report)
+    if results.retries:
+        failed = len(results.retries)
+        summary["notes"].append(f"the engine failed on {failed} chunks, then went prompt by prompt; first: {results.retries[0]}")
     identity = {"settings": results.settings_hash, "model": results.settings.get("model")}
     results.write_summary({**(about or {}), **summary, **identity})
     return report, summary
@@ -110,7 +113,8 @@ def generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, resu
         return list(zip(prompts, engine.generate(prompts, sampling), strict=True))
     except (PromptMismatch, RequestError):
         raise
-    except Exception:  # named below, prompt by prompt
+    except Exception as error:  # kept for the summary, even where every prompt alone is answered
+        results.retries.append(f"{len(prompts)} prompts at once: {type(error).__name__}: {error}"[:300])
         return one_by_one(engine, prompts, sampling, results)
 
 

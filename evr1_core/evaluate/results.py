@@ -50,6 +50,8 @@ class ResultStore:
         self._lock = threading.Lock()
         self._lines = JsonLines(self.path)
         self._done: dict[Key, str] = {}
+        self.retries: list[str] = []
+        """Failures of the engine on a whole chunk, whose prompts were then answered one by one; for the summary."""
         try:
             if fresh:
                 self._move_aside()

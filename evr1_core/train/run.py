@@ -108,6 +108,8 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     for note in rows.notes:
         record.note(note)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
+    for part, count in policy.frozen.items():
+        record.note(f"frozen: {part}, {count:,} parameters")
     held_out = read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False).samples
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
     context = engine_context(config, adapter, [*rows.samples, *held_out], device, model=policy.model, max_tokens=longest)

@@ -216,6 +216,7 @@ def test_one_per_cent_is_allowed(tmp_path: Path) -> None:
 def test_a_prompt_that_the_engine_fails_at_is_one_outcome(tmp_path: Path) -> None:
     _, summary = run(tmp_path, questions(10), engine=Engine(bad=["q3", "q6"]))
     assert summary["counts"]["failed"] == 2 and summary["reasons"] == {"failed/engine": 2} and summary["left_out"] == 2
+    assert "the engine failed on 2 chunks, then went prompt by prompt; first: 4 prompts at once: RuntimeError" in summary["notes"][-1]
 
 
 def test_a_dead_engine_stops_and_leaves_the_rest_to_be_done(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from evr1_core.errors import RequestError
 from evr1_core.scoring import Answer, InvalidGold, Reward, ScoringFailed, Unparsed
 from evr1_core.scoring import score as scoring
 from evr1_core.scoring.score import Scorer, check_rewards, evaluation_accuracy, training_value
-from evr1_core.scoring.summary import summarise
 from evr1_core.specs import RewardSpec
 from evr1_core.types import Sample, Score
 
@@ -162,20 +161,6 @@ def test_what_training_and_evaluation_see(rewards):
         "gold": (None, None),
         "two": (None, None),
     }
-
-
-def test_summary_loses_nothing(rewards):
-    scorer = Scorer(RewardSection())
-    scores = [("outcome", scorer.score(row("outcome"), says)) for says in ("one", "half", "unparsed", "crash", "failed", "gold", "")]
-    total = summarise([*scores, ("strict", scorer.score(row("strict"), "<answer>7</answer>"))])
-    assert list(total) == ["", "outcome", "strict"]
-    found = total["outcome"]
-    assert (found.total, found.counted, found.left_out, found.whole) == (7, 5, 2, 5)
-    assert found.accuracy == pytest.approx(1.5 / 5)
-    assert dict(found.causes) == {"no_such": 1, "crash": 1, "judge_unavailable": 1, "bad": 1, "no_answer": 1}
-    assert found.line() == "scored 2 of 7, 2 unparsed, 2 failed, 1 faulty gold"
-    assert sum(total[""].statuses.values()) == total[""].total == 8
-    assert summarise([])[""].accuracy is None
 
 
 @pytest.mark.parametrize(("tokens", "penalty"), [(None, 0), (0, 0), (800, 0), (900, -0.5), (1_000, -1), (9_999, -1)])
