@@ -121,4 +121,7 @@ def run(
             engine, builder, pool, samples, sampling(config), results, benchmark, lambda done, _: console.advance(done), about=about
         )
     typer.echo(line(summary))
+    if summary["headline"]:  # without one, the line itself holds the notes
+        for note in summary["notes"]:
+            typer.echo(f"note: {note}")
     typer.echo(f"{folder}/summary.json, {folder}/results.jsonl")
