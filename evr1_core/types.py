@@ -82,6 +82,8 @@ class VideoBudget:
     fps: float = 2.0
     min_frames: int = 4
     max_frames: int = 128
+    frames: int | None = None
+    """So many frames of every video, in place of `fps`, `min_frames` and `max_frames`; fewer where the video has fewer."""
     min_pixels: int = 4_096
     """Per frame."""
     max_pixels: int = 262_144
@@ -137,6 +139,8 @@ class Clip:
     kind: Literal["image", "video"] = "video"
     span: float = 0.0
     """Seconds of the source that the frames stand for: its duration, or the part between start and end. 0 is the whole source."""
+    missing: int = 0
+    """Frames that were chosen and could not be decoded, where `media.tolerate` allows some: they are left out, never replaced."""
 
     @property
     def sampled_fps(self) -> float:

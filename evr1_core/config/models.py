@@ -52,8 +52,9 @@ class DataSection(Section):
     """A jinja2 file, or the name of a shipped one, used for every problem type; None is one per problem type."""
     max_prompt_tokens: int = Field(default=20_000, gt=0)
     """Longest prompt, its media tokens counted."""
-    overlong: Literal["exclude", "error"] = "exclude"
-    """What happens to a row whose prompt is longer than `max_prompt_tokens`. A prompt is never cut."""
+    overlong: Literal["exclude", "shrink", "error"] = "exclude"
+    """What happens to a row whose prompt is longer than `max_prompt_tokens`: left out, its media made smaller until it fits, or the
+    run stops. A prompt is never cut."""
     bad_rows: Literal["error", "exclude"] = "error"
     """What happens to a row that can't be read or whose media can't be decoded."""
     shuffle: bool = True
@@ -71,6 +72,8 @@ class VideoBudgetSection(Section):
     """Fewest frames of one video; a video that has fewer gives all it has."""
     max_frames: int = Field(default=128, ge=1)
     """Most frames of one video."""
+    frames: int | None = Field(default=None, ge=1)
+    """So many frames of every video, in place of `fps`, `min_frames` and `max_frames`; a video that has fewer gives all it has."""
     min_pixels: int = Field(default=4_096, gt=0)
     """Per frame; a smaller frame is enlarged."""
     max_pixels: int = Field(default=262_144, gt=0)
@@ -127,6 +130,10 @@ class MediaSection(Section):
     """auto: from the cache, else decode and store."""
     deadline: float = Field(default=120.0, gt=0)
     """Seconds one decode may take before it is killed and named."""
+    tolerate: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the frames of one video that may be undecodable: they are left out, counted, and the clock stays true. 0 is strict."""
+    codec: Literal["raw", "jpeg"] = "raw"
+    """How frames are stored: raw bytes, or JPEG for less disk, more time and a small loss (docs/media.md gives the figures)."""
 
 
 class RolloutSection(Section):

@@ -5,6 +5,6 @@ A reward needs `Answer`, `Reward`, `Unparsed`, `InvalidGold` and `ScoringFailed`
 processes with deadlines.
 """
 
-from evr1_core.scoring.reward import Answer, InvalidGold, Reward, ScoringFailed, Unparsed
+from evr1_core.scoring.reward import Answer, InvalidGold, JudgeNeeded, Reward, ScoringFailed, Unparsed
 
-__all__ = ["Answer", "InvalidGold", "Reward", "ScoringFailed", "Unparsed"]
+__all__ = ["Answer", "InvalidGold", "JudgeNeeded", "Reward", "ScoringFailed", "Unparsed"]

@@ -10,7 +10,8 @@ A class adds options, a check of the gold answer and a strict form; see `Reward`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from evr1_core.types import Sample, Score
@@ -36,6 +37,19 @@ class ScoringFailed(ScoringStop):
     """The scorer could not finish: no number is invented. For example `too_expensive`, `judge_unavailable`."""
 
 
+class JudgeNeeded(Exception):
+    """A reward asked the judge and the reply isn't there yet. Whoever runs the scorer gets the reply and scores again with it."""
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+        super().__init__("a reply of the judge is needed")
+
+
+def no_judge(prompt: str) -> str:
+    """The judge of a run that has none."""
+    raise ScoringFailed("judge_unavailable")
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The one answer that was extracted from a response. Rewards never see the response itself."""
@@ -44,6 +58,9 @@ class Answer:
     """The answer as it was written, with its white space; code needs it."""
     source: Literal["tag", "whole"] = "tag"
     """`tag`: the content of the answer block. `whole`: there was no block, this is the whole visible text."""
+    ask: Callable[[str], str] = field(default=no_judge, compare=False, repr=False)
+    """One prompt to the judge of the run, its reply back. Raises ScoringFailed (`judge_unavailable`), and JudgeNeeded, which a reward
+    lets through: it is called again when the reply is there, so it has to ask the same each time."""
 
     @property
     def text(self) -> str:

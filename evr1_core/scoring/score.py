@@ -1,6 +1,6 @@
 """Scoring one answer: gold check, extraction, reward, format, overall value. The same for training and evaluation.
 
-`Scorer.score` never raises for any response. It raises RequestError for what is wrong with the run itself: an unknown
+`Scorer.score` never raises for any response; JudgeNeeded asks for a reply and a second call. It raises RequestError for what is wrong with the run itself: an unknown
 key in a row's scoring options, two plugins that offer one problem type, a missing requirement of a reward.
 """
 
@@ -17,7 +17,7 @@ from evr1_core.config.models import RewardSection
 from evr1_core.errors import RequestError
 from evr1_core.plugins import build, reward_for, serves
 from evr1_core.scoring.extract import Extracted, extract, format_score, unwrap_gold
-from evr1_core.scoring.reward import Answer, InvalidGold, ScoringFailed, ScoringStop, Unparsed
+from evr1_core.scoring.reward import Answer, InvalidGold, JudgeNeeded, ScoringFailed, ScoringStop, Unparsed, no_judge
 from evr1_core.specs import RewardSpec
 from evr1_core.types import Sample, Score
 
@@ -56,9 +56,11 @@ def evaluation_accuracy(score: Score) -> float | None:
 class Scorer:
     """Scores in this process, without time limit; see `ScoringPool` for hostile input."""
 
-    def __init__(self, section: RewardSection, eos: Sequence[str] = ()) -> None:
-        """`eos`: further end-of-turn strings of the model's tokenizer."""
+    def __init__(self, section: RewardSection, eos: Sequence[str] = (), judge: Callable[[str], str] = no_judge) -> None:
+        """`eos`: further end-of-turn strings of the model's tokenizer. `judge`: what `Answer.ask` calls; where it raises JudgeNeeded,
+        `score` does too."""
         self.section = section
+        self.judge = judge
         self.eos = tuple(eos)
         self._specs: dict[str, RewardSpec | None] = {}
         self._rewards: dict[str, Callable[[Sample, Answer], Any]] = {}
@@ -155,7 +157,9 @@ class Scorer:
         try:
             is_strict = getattr(reward, "is_strict", None)
             strict = extracted.one_block and (is_strict is None or bool(is_strict(sample, answer.text)))
-            return _checked(reward(sample, answer)), strict
+            return _checked(reward(sample, replace(answer, ask=self.judge))), strict
+        except JudgeNeeded:
+            raise
         except ScoringStop as stop:
             return _stopped(stop), strict
         except MemoryError:
