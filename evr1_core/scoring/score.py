@@ -1,7 +1,8 @@
 """Scoring one answer: gold check, extraction, reward, format, overall value. The same for training and evaluation.
 
-`Scorer.score` never raises for any response; JudgeNeeded asks for a reply and a second call. It raises RequestError for what is wrong with the run itself: an unknown
-key in a row's scoring options, two plugins that offer one problem type, a missing requirement of a reward.
+`Scorer.score` never raises for any response; JudgeNeeded asks for a reply and a second call. It raises RequestError for what is
+wrong with the run itself: an unknown key in a row's scoring options, two plugins that offer one problem type, a missing
+requirement of a reward.
 """
 
 from __future__ import annotations
