@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from evr1_core.errors import MediaError
 from evr1_core.media import sampling
@@ -57,10 +57,20 @@ class MediaStore:
     they are decoded in this process, and the deadline is looked at between packets only. Images are always decoded here.
     """
 
-    def __init__(self, cache_dir: Path | None = None, mode: Mode = "auto", deadline: float = 120.0, isolate: bool = True) -> None:
+    def __init__(
+        self,
+        cache_dir: Path | None = None,
+        mode: Mode = "auto",
+        deadline: float = 120.0,
+        isolate: bool = True,
+        tolerate: float = 0.0,
+        codec: Literal["raw", "jpeg"] = "raw",
+    ) -> None:
         self.cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.mode: Mode = mode
         self.deadline = deadline
+        self.tolerate = tolerate
+        self.codec: Literal["raw", "jpeg"] = codec
         self.counters = Counters()
         self.hashes = ContentHashes(None if mode == "decode-only" else self.cache_dir / "hashes")
         self._cache = FrameCache(self.cache_dir)
@@ -93,17 +103,20 @@ class MediaStore:
                 raise MediaError(path, "damaged", "the file changed while it was read")
             return clip if self.mode == "decode-only" else self._stored(clip)
 
-    def load_many(self, refs: Sequence[MediaRef], budget: Budget, factors: PatchFactors, workers: int = 2) -> list[Clip | MediaError]:
-        """`load` of each, `workers` at a time, in the order of `refs`; a medium that fails gives its error."""
+    def load_many(
+        self, refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], factors: PatchFactors, workers: int = 2
+    ) -> list[Clip | MediaError]:
+        """`load` of each, `workers` at a time, in the order of `refs`; a medium that fails gives its error.
 
-        def one(ref: MediaRef) -> Clip | MediaError:
-            try:
-                return self.load(ref, budget, factors)
-            except MediaError as error:
-                return error
+        `budget` is one for all, or one for each of `refs`.
+        """
+        return _each(lambda ref, limits: self.load(ref, limits, factors), refs, budget, workers)
 
-        with ThreadPoolExecutor(max(1, min(workers, len(refs)))) as pool:
-            return list(pool.map(one, refs))
+    def plan_many(
+        self, refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], factors: PatchFactors, workers: int = 2
+    ) -> list[Plan | MediaError]:
+        """`plan` of each, as `load_many` does."""
+        return _each(lambda ref, limits: self.plan(ref, limits, factors), refs, budget, workers)
 
     def plan(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Plan:
         """Shape and clock of what `load` returns, from headers; remembered for each state of the file.
@@ -178,3 +191,21 @@ class MediaStore:
                     del self._running[key]
                 else:
                     self._running[key] = (lock, users - 1)
+
+
+_T = TypeVar("_T")
+
+
+def _each(
+    action: Callable[[MediaRef, Budget], _T], refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], workers: int
+) -> list[_T | MediaError]:
+    budgets = [budget] * len(refs) if isinstance(budget, Budget) else budget
+
+    def one(ref: MediaRef, limits: Budget) -> _T | MediaError:
+        try:
+            return action(ref, limits)
+        except MediaError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, min(workers, len(refs)))) as pool:
+        return [outcome.result() for outcome in [pool.submit(one, *pair) for pair in zip(refs, budgets, strict=True)]]

@@ -25,7 +25,8 @@ def model_name(config: RunConfig) -> str:
 
 def open_store(config: RunConfig) -> MediaStore:
     """The one way from files to frames."""
-    return MediaStore(cache_dir=config.media.cache_dir, mode=config.media.mode, deadline=config.media.deadline)
+    media = config.media
+    return MediaStore(media.cache_dir, media.mode, media.deadline, tolerate=media.tolerate, codec=media.codec)
 
 
 def open_builder(
