@@ -80,6 +80,7 @@ def stat(cache_dir: Directory = None, json: Json = False) -> None:
     """Count the entries of a frame cache, by kind and by the decoder that made them."""
     from evr1_cli.listing import print_json
     from evr1_core.media.cache import FrameCache
+    from evr1_core.media.entry import read_entry
     from evr1_core.media.store import default_cache_dir
 
     cache = FrameCache(cache_dir or default_cache_dir())
@@ -88,8 +89,10 @@ def stat(cache_dir: Directory = None, json: Json = False) -> None:
     total, invalid = 0, 0
     for path in cache.entries():
         total += path.stat().st_size
-        fields = cache.describe(path)
-        if fields is None:
+        try:
+            with open(path, "rb") as file:
+                fields = read_entry(file).clip
+        except (OSError, ValueError):
             invalid += 1
             continue
         kinds[fields["kind"]] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import logging
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from evr1_core.media import cache as cache_module
+from evr1_core.media import entry as entry_module
 from evr1_core.media.cache import ContentHashes, FrameCache, make_key
 from evr1_core.types import Clip, PatchFactors, VideoBudget
 
@@ -72,7 +73,7 @@ def spoil(path: Path, how: str) -> None:
     elif how == "empty":
         content = bytearray()
     elif how == "format":
-        content = content.replace(b'"format": "1"', b'"format": "0"')
+        content = content.replace(b'"format": "2"', b'"format": "1"')
     elif how == "other":
         content = content.replace(a_clip().key.encode(), b"0" * 64)
     path.write_bytes(content)
@@ -92,29 +93,16 @@ def test_a_spoilt_entry_is_a_miss(tmp_path: Path, how: str) -> None:
     assert same(writer.get(clip.key), clip)
 
 
-class FullDisk:
-    """A file on a disk that is full after the first write."""
-
-    def __init__(self, file: Any, code: int) -> None:
-        self.file, self.code, self.writes = file, code, 0
-
-    def __enter__(self) -> FullDisk:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write(self, data: Any) -> int:
-        self.writes += 1
-        if self.writes > 1:
-            self.file.write(data[:10])
-            raise OSError(self.code, os.strerror(self.code))
-        return self.file.write(data)
-
-
 def test_a_full_disk_costs_the_entry_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    real = os.fdopen
-    monkeypatch.setattr(cache_module.os, "fdopen", lambda handle, mode: FullDisk(real(handle, mode), errno.ENOSPC))
+    real, writes = os.write, itertools.count()
+
+    def full(descriptor: int, data: Any) -> int:
+        """A disk that takes two frames and a part of the third."""
+        if next(writes) % 4 == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[:10] if next(writes) % 4 == 2 else data)
+
+    monkeypatch.setattr(entry_module.os, "write", full)
     cache = FrameCache(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert cache.put(a_clip(0)) == 0 and cache.put(a_clip(1)) == 0
@@ -155,7 +143,7 @@ def test_a_writer_that_is_killed_leaves_no_entry(tmp_path: Path) -> None:
     clip = a_clip()
     pid = os.fork()
     if pid == 0:
-        cache_module.os.replace = lambda *_: os._exit(9)  # type: ignore[assignment]
+        entry_module.os.replace = lambda *_: os._exit(9)  # type: ignore[assignment]
         FrameCache(tmp_path).put(clip)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9

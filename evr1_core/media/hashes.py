@@ -1,0 +1,87 @@
+"""Content hashes of source files, each state of a file read once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What tells one state of a file from another without reading it."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str) -> Fingerprint:
+        status = os.stat(path)
+        return cls(os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+class ContentHashes:
+    """sha256 of files, each state of a file read once; remembered in memory and, given a directory, on disk.
+
+    On disk a state is one small file named by its fingerprint: no lock, safe on network file systems, and a changed file is
+    simply another name.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+        self.computed = 0
+        """Files that had to be read."""
+        self._known: dict[Fingerprint, str] = {}
+
+    def of(self, path: str) -> tuple[str, Fingerprint]:
+        """(sha256 in hex, the state of the file it belongs to)."""
+        state = Fingerprint.of(path)
+        known = self._known.get(state) or self._recall(state)
+        if known is None:
+            with open(path, "rb") as file:
+                known = hashlib.file_digest(file, "sha256").hexdigest()
+            self.computed += 1
+            self._remember(state, known)
+        self._known[state] = known
+        return known, state
+
+    def _place(self, state: Fingerprint) -> Path | None:
+        if self.directory is None:
+            return None
+        name = hashlib.sha256(json.dumps(asdict(state)).encode()).hexdigest()
+        return self.directory / name[:2] / name
+
+    def _recall(self, state: Fingerprint) -> str | None:
+        place = self._place(state)
+        try:
+            text = place.read_text() if place else ""
+        except (OSError, UnicodeDecodeError):
+            return None
+        return text if len(text) == 64 and not set(text) - set("0123456789abcdef") else None
+
+    def _remember(self, state: Fingerprint, value: str) -> None:
+        place = self._place(state)
+        if place is None:
+            return
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=".writing-", suffix=".tmp", dir=place.parent)
+            try:
+                with os.fdopen(handle, "w") as file:
+                    file.write(value)
+                os.replace(temporary, place)
+            except OSError:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            # Only a short cut is lost: the next process reads the file again.
+            _log.debug("%s: %s", place, error)
