@@ -17,9 +17,9 @@ $(INSTALLED): $(REQUIREMENTS) pyproject.toml scripts/setup.sh $(wildcard scripts
 demo: setup
 	.venv/bin/evr1 demo
 
-# One thread: reductions in one order, so that what has to be equal bit for bit is.
+# One thread: reductions in one order, so that what has to be equal bit for bit is. Two processes, a file of tests each at a time.
 test: setup
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile
 
 test-fast: setup
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m "not slow"
