@@ -6,19 +6,23 @@
     adapter.encode  ->  token ids and model inputs
 
 Only a mark of the question that has a medium becomes a placeholder. A control text of the chat format in a row is
-refused, not tokenised. A prompt that is too long is refused, never cut.
+refused, not tokenised. A prompt that is too long is refused, or its media are made smaller (`shrink`); it is never cut.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
+from evr1_core.data.lengths import Lengths, Row
 from evr1_core.data.media_fields import MARK
 from evr1_core.data.options import option_lines
 from evr1_core.data.rows import HIDDEN
+from evr1_core.data.shrink import changes
 from evr1_core.data.templates import DEFAULT, Templates, shipped
 from evr1_core.errors import MediaError, RequestError
 from evr1_core.types import Budget, Clip, Exclusion, MediaRef, PatchFactors, Prompt, Sample
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from evr1_core.media.plan import Plan
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _PLACE = re.compile("\0([0-9]+)\0")
 _templates = Templates()
 
@@ -36,14 +41,19 @@ _templates = Templates()
 class Store(Protocol):
     """What the builder asks of `evr1_core.media.store.MediaStore`."""
 
-    def load_many(self, refs: Sequence[MediaRef], budget: Budget, factors: PatchFactors, workers: int) -> list[Clip | MediaError]: ...
+    def load_many(
+        self, refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], factors: PatchFactors, workers: int
+    ) -> Sequence[Clip | MediaError]: ...
 
-    def plan(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Plan: ...
+    def plan_many(
+        self, refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], factors: PatchFactors, workers: int
+    ) -> Sequence[Plan | MediaError]: ...
 
 
 class Adapter(Protocol):
     """What the builder asks of a model family; `evr1_core.policy.ModelAdapter` says what each does."""
 
+    directory: Path
     factors: PatchFactors
     special_texts: frozenset[str]
 
@@ -54,10 +64,15 @@ class Adapter(Protocol):
     def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int: ...
 
 
-class _Text(NamedTuple):
+class PromptText(NamedTuple):
+    """A prompt before its media; the fields mean what they mean in `Prompt`."""
+
     messages: tuple[dict[str, Any], ...]
     text: str
     prefill: str
+
+
+Loaded = Mapping[tuple[MediaRef, Budget], Clip | MediaError]
 
 
 class PromptFault(RequestError):
@@ -122,7 +137,7 @@ class PromptBuilder:
         system: str | None = None,
         use: Mapping[str, str] | None = None,
         max_prompt_tokens: int | None = None,
-        overlong: Literal["exclude", "error"] = "exclude",
+        overlong: Literal["exclude", "shrink", "error"] = "exclude",
         bad_rows: Literal["error", "exclude"] = "error",
         workers: int | None = None,
     ) -> None:
@@ -131,22 +146,38 @@ class PromptBuilder:
         self.overlong, self.bad_rows = overlong, bad_rows
         self.workers = workers or min(8, os.cpu_count() or 1)
         """Media loaded at a time."""
+        self.note: Callable[[str], None] = _log.warning
+        """Where rows are named whose media were made smaller."""
         self.templates = Templates()
-        self._plans: dict[MediaRef, Plan] = {}
+        self.lengths = Lengths(adapter, store, budget, self.workers)
+        self._budgets: dict[tuple[str, tuple[MediaRef, ...]], Budget | PromptFault] = {}
+
+    @property
+    def shrink_to(self) -> int | None:
+        """Tokens that longer rows are made to fit; None leaves their media as they are."""
+        return self.max_prompt_tokens if self.overlong == "shrink" else None
 
     def build(self, sample: Sample) -> Prompt:
         """The prompt of one sample. Raises PromptFault (media, length, control text) and RequestError (template)."""
-        text = self._text(sample)
-        return self._encode(sample, text, self._load(sample.media))
+        text = self.text(sample)
+        self._fit([(sample, text)])
+        budget = self.budget_of(sample)
+        return self._encode(sample, text, self._load([(ref, budget) for ref in sample.media]))
 
     def build_batch(self, samples: Sequence[Sample]) -> tuple[list[Prompt], list[Exclusion]]:
         """Prompts and exclusions, together one per sample. A medium that several rows show is loaded once.
 
         Raises PromptFault where `overlong` or `bad_rows` say so.
         """
-        texts = [self._try(self._text, sample) for sample in samples]
-        readable = [sample for sample, text in zip(samples, texts, strict=True) if not isinstance(text, PromptFault)]
-        loaded = self._load([ref for sample in readable for ref in sample.media])
+        texts = [self._try(self.text, sample) for sample in samples]
+        self._fit([(sample, text) for sample, text in zip(samples, texts, strict=True) if isinstance(text, PromptText)])
+        # A row that was found too long is refused without loading its media.
+        texts = [
+            text if isinstance(text, PromptFault) or isinstance(fault := self._try(self.budget_of, sample), Budget) else fault
+            for sample, text in zip(samples, texts, strict=True)
+        ]
+        readable = [sample for sample, text in zip(samples, texts, strict=True) if isinstance(text, PromptText)]
+        loaded = self._load([(ref, self.budget_of(sample)) for sample in readable for ref in sample.media])
         made = [
             text if isinstance(text, PromptFault) else self._try(self._encode, sample, text, loaded)
             for sample, text in zip(samples, texts, strict=True)
@@ -156,21 +187,58 @@ class PromptBuilder:
 
     def plan_tokens(self, sample: Sample) -> int:
         """Tokens of `build(sample)` from headers alone: nothing is decoded. Raises PromptFault for unusable media."""
-        text = self._text(sample).text
-        try:
-            plans = [self._plan(ref) for ref in sample.media]
-        except MediaError as error:
-            raise _media_fault(sample, error) from error
-        return self.adapter.plan_tokens(text, plans)
+        [found] = self.lengths.measure([self.row(sample)], self.shrink_to)
+        if isinstance(found, MediaError):
+            raise media_fault(sample, found) from found
+        return found.length.tokens
 
-    def check_length(self, sample: Sample, tokens: int) -> None:
-        """Raises PromptFault when a prompt of so many tokens is longer than `max_prompt_tokens`."""
-        if self.max_prompt_tokens is not None and tokens > self.max_prompt_tokens:
-            raise PromptFault(
-                sample.id,
-                "too_long",
-                f"{tokens} prompt tokens, allowed are {self.max_prompt_tokens}; raise data.max_prompt_tokens or lower the media budget",
-            )
+    def text(self, sample: Sample) -> PromptText:
+        """The prompt before its media. Raises PromptFault (control text) and RequestError (template)."""
+        messages = render(sample, self.template, self.system, self.use, self.templates)
+        shown = "\n".join(item["text"] for item in messages[-1]["content"] if item["type"] == "text")
+        found = sorted(text for text in self.adapter.special_texts if text and text in shown)
+        if found:
+            raise PromptFault(sample.id, "special_token", f"the text holds {found[0]!r}, a control text of this model's chat format")
+        return PromptText(messages, *self.adapter.render(messages))
+
+    def row(self, sample: Sample) -> Row:
+        """What the length of its prompt depends on. Raises as `text` does."""
+        return Row(self.lengths.base(self.text(sample).text, sample.media), sample.media)
+
+    def budget_of(self, sample: Sample) -> Budget:
+        """What the media of a sample may spend. Raises PromptFault for a row that was found too long for any budget."""
+        found = self._budgets.get((sample.id, sample.media), self.budget)
+        if isinstance(found, PromptFault):
+            raise found
+        return found
+
+    def settle(self, sample: Sample, budget: Budget) -> None:
+        """From now on this sample gets `budget`; its headers need not be read again."""
+        self._budgets[sample.id, sample.media] = budget
+
+    def too_long(self, sample: Sample, tokens: int, least: int | None = None) -> PromptFault:
+        """The fault of a prompt of so many tokens; `least` is what its media could be reduced to."""
+        remedy = "raise data.max_prompt_tokens or lower the media budget"
+        if least is not None:
+            remedy = f"with its media as small as they may be it has {least}; raise data.max_prompt_tokens"
+        return PromptFault(sample.id, "too_long", f"{tokens} prompt tokens, allowed are {self.max_prompt_tokens}; {remedy}")
+
+    def _fit(self, rows: Sequence[tuple[Sample, PromptText]]) -> None:
+        """Settle the budget of each row that wasn't planned before, where media may be made smaller."""
+        limit = self.shrink_to
+        fresh = [(sample, text) for sample, text in rows if sample.media and (sample.id, sample.media) not in self._budgets]
+        if limit is None or not fresh:
+            return
+        wanted = [Row(self.lengths.base(text.text, sample.media), sample.media) for sample, text in fresh]
+        for (sample, _), found in zip(fresh, self.lengths.measure(wanted, limit), strict=True):
+            if isinstance(found, MediaError):
+                continue  # loading says the same, and with what decoding finds beside
+            if found.least is not None:
+                self._budgets[sample.id, sample.media] = self.too_long(sample, found.full, found.least)
+                continue
+            self.settle(sample, found.length.budget)
+            if found.length.budget != self.budget:
+                self.note(shrunk(sample.id, found.full, found.length.tokens, self.budget, found.length.budget))
 
     def _try(self, make: Callable[..., T], sample: Sample, *more: Any) -> T | PromptFault:
         """What `make` gives, or the fault of the sample where such a sample is to be left out."""
@@ -181,38 +249,29 @@ class PromptBuilder:
                 raise
             return fault
 
-    def _text(self, sample: Sample) -> _Text:
-        messages = render(sample, self.template, self.system, self.use, self.templates)
-        shown = "\n".join(item["text"] for item in messages[-1]["content"] if item["type"] == "text")
-        found = sorted(text for text in self.adapter.special_texts if text and text in shown)
-        if found:
-            raise PromptFault(sample.id, "special_token", f"the text holds {found[0]!r}, a control text of this model's chat format")
-        return _Text(messages, *self.adapter.render(messages))
+    def _load(self, wanted: Sequence[tuple[MediaRef, Budget]]) -> Loaded:
+        """Each medium once per budget."""
+        distinct = list(dict.fromkeys(wanted))
+        if not distinct:
+            return {}
+        refs, budgets = [ref for ref, _ in distinct], [budget for _, budget in distinct]
+        return dict(zip(distinct, self.store.load_many(refs, budgets, self.adapter.factors, self.workers), strict=True))
 
-    def _load(self, refs: Sequence[MediaRef]) -> dict[MediaRef, Clip | MediaError]:
-        """Each medium once."""
-        distinct = list(dict.fromkeys(refs))
-        loaded = self.store.load_many(distinct, self.budget, self.adapter.factors, self.workers) if distinct else []
-        return dict(zip(distinct, loaded, strict=True))
-
-    def _encode(self, sample: Sample, text: _Text, loaded: Mapping[MediaRef, Clip | MediaError]) -> Prompt:
+    def _encode(self, sample: Sample, text: PromptText, loaded: Loaded) -> Prompt:
+        budget = self.budget_of(sample)
         clips: list[Clip] = []
         for ref in sample.media:
-            clip = loaded[ref]
+            clip = loaded[ref, budget]
             if isinstance(clip, MediaError):
-                raise _media_fault(sample, clip) from clip
+                raise media_fault(sample, clip) from clip
             clips.append(clip)
         try:
             token_ids, features = self.adapter.encode(text.text, clips)
         except ValueError as error:  # media and placeholders differ: a fault of adapter or template, never of one row
             raise RequestError(f"sample {sample.id!r}: {error}") from error
-        self.check_length(sample, len(token_ids))
+        if self.max_prompt_tokens is not None and len(token_ids) > self.max_prompt_tokens:
+            raise self.too_long(sample, len(token_ids))
         return Prompt(sample, text.messages, text.text, tuple(token_ids), tuple(clips), features, text.prefill)
-
-    def _plan(self, ref: MediaRef) -> Plan:
-        if ref not in self._plans:
-            self._plans[ref] = self.store.plan(ref, self.budget, self.adapter.factors)
-        return self._plans[ref]
 
 
 def _variables(sample: Sample) -> dict[str, Any]:
@@ -239,5 +298,10 @@ def _with_places(sample: Sample) -> str:
     return "".join(f"\0{index}\0" for index in range(unmarked)) + text
 
 
-def _media_fault(sample: Sample, error: MediaError) -> PromptFault:
+def media_fault(sample: Sample, error: MediaError) -> PromptFault:
     return PromptFault(sample.id, f"{error.code}_media", str(error))
+
+
+def shrunk(sample_id: str, full: int, tokens: int, whole: Budget, budget: Budget) -> str:
+    """What is noted of a row whose media were made smaller."""
+    return f"{sample_id}: media made smaller, {full} -> {tokens} prompt tokens ({changes(whole, budget)})"

@@ -15,6 +15,7 @@ from evr1_cli.data import app
 from evr1_core.data.prompts import PromptBuilder, PromptFault, render, template_for
 from evr1_core.data.templates import Templates, shipped
 from evr1_core.errors import MediaError, RequestError
+from evr1_core.media.plan import Plan
 from evr1_core.types import Budget, Clip, MediaRef, PatchFactors, Sample
 
 VIDEO, IMAGE = MediaRef("/m/a.mp4", "video"), MediaRef("/m/b.png", "image")
@@ -32,6 +33,7 @@ def content(made: Sample, template: str = "default", **settings: Any) -> list[st
 class Adapter:
     """Turns of the form `user:...`, one `#` per medium, one token per character and one per frame."""
 
+    directory = Path()
     factors = PatchFactors(pixels=28)
     special_texts = frozenset({"<|im_end|>", "<|video_pad|>"})
 
@@ -44,8 +46,8 @@ class Adapter:
             raise ValueError(f"{text.count('#')} placeholders for {len(clips)} media")
         return (0,) * (len(text) - len(clips) + sum(len(clip.times) for clip in clips)), {}
 
-    def plan_tokens(self, text: str, plans: Sequence[Any]) -> int:
-        return len(text) - len(plans) + sum(plans)
+    def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int:
+        return len(text) - len(plans) + sum(plan.frames for plan in plans)
 
 
 class Store:
@@ -54,7 +56,7 @@ class Store:
     def __init__(self) -> None:
         self.loaded: list[str] = []
 
-    def load_many(self, refs: Sequence[MediaRef], budget: Budget, factors: PatchFactors, workers: int) -> list[Clip | MediaError]:
+    def load_many(self, refs: Sequence[MediaRef], budget: Any, factors: PatchFactors, workers: int) -> list[Clip | MediaError]:
         self.loaded += [ref.path for ref in refs]
         return [MediaError(ref.path, "damaged", "no key frame") if "damaged" in ref.path else self.clip(ref.kind) for ref in refs]
 
@@ -64,10 +66,13 @@ class Store:
         pixels = np.zeros((frames, 3, 28, 28), np.uint8)
         return Clip(pixels, times, indices, 1.0, frames, float(frames), 0, "none", "hash", "key", kind)
 
-    def plan(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Any:
-        if "damaged" in ref.path:
-            raise MediaError(ref.path, "damaged", "no key frame")
-        return 8 if ref.kind == "video" else 1
+    def plan_many(self, refs: Sequence[MediaRef], budget: Any, factors: PatchFactors, workers: int) -> list[Plan | MediaError]:
+        return [MediaError(ref.path, "damaged", "no key frame") if "damaged" in ref.path else self.planned(ref.kind) for ref in refs]
+
+    def planned(self, kind: Any) -> Plan:
+        clip = self.clip(kind)
+        frames, (height, width) = len(clip.times), clip.size
+        return Plan(kind, frames, height, width, clip.indices, clip.times, clip.source_fps, frames, clip.duration, clip.duration)
 
 
 def builder(**settings: Any) -> PromptBuilder:
