@@ -58,6 +58,9 @@ class DataSection(Section):
     run stops. A prompt is never cut."""
     bad_rows: Literal["error", "exclude"] = "error"
     """What happens to a row that can't be read or whose media can't be decoded."""
+    plan: bool = True
+    """Find rows that are too long or whose media can't be used before the first step, from headers; off finds them when their turn
+    comes."""
     shuffle: bool = True
     """A new order in every epoch, the same for the same `seed`; off keeps the order of the files."""
     limit: int | None = Field(default=None, gt=0)
