@@ -18,7 +18,8 @@ _STYLES = "text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|texttt|operator
 _BRACE = re.compile(r"\\(?:boxed|fbox) ?\{|\\[{}\\]|[{}]")
 _STYLE_OPEN = re.compile(rf"\\(?:{_STYLES}) ?\{{")
 _STYLE_INNERMOST = re.compile(rf"\\(?:{_STYLES}) ?\{{([^{{}}]*+)\}}")
-_FENCE_INFO = re.compile(r"[ \t]*[\w+.#-]*[ \t]*\n")
+FENCE_INFO = re.compile(r"[ \t]*+[\w+.#-]*+[ \t]*+\n")
+"""The rest of the line that opens a code fence."""
 _WRAPPINGS = (
     ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_"),
     ("`", "`"), ('"', '"'), ("'", "'"), ("‘", "’"), ("“", "”"),
@@ -26,10 +27,19 @@ _WRAPPINGS = (
 _MARKUP = re.compile(r"[*`$]|__|\\[()\[\]]")
 _STRAIGHT = str.maketrans({"‘": "'", "’": "'", "‚": "'", "‛": "'", "′": "'", "“": '"', "”": '"', "„": '"', "‟": '"', "″": '"'})
 _NORM_ENDS = " .,;:!?\"'*`。，"
+_NOTHING = frozenset(
+    "none|no|null|n/a|no object|no objects|no such object|no box|no boxes|no bounding box|not present|not visible|object not present"
+    "|no event|no such event|does not occur|the event does not occur|never|nothing|absent".split("|")
+)
+_LITERAL = re.compile(
+    r"""(?:\s|[\[\]{}(),:]|[+-]?(?:\d|\.\d)[\w.]*+|True\b|False\b|None\b|'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")*+""", re.DOTALL
+)
 _VISIBLE = re.compile(r"\S")
 _COMMA_BEFORE_END = re.compile(r",(?=\s{0,64}[\]}])")
 _SENTENCE_END = re.compile(r"[.!?。](?=\s|\Z)")
 
+MAX_NESTING = 32
+"""Levels of brackets that JSON in an answer may have."""
 HEAD_REGION = 300
 """Characters that an announcement reaches."""
 _HEADS = re.compile(
@@ -125,18 +135,25 @@ def events(text: str, *more: Event) -> list[Event]:
     return sorted((*boxes(text), *heads(text), *more), key=lambda event: event.start, reverse=True)
 
 
-def parse_json(text: str) -> Any:
-    """A value written as strict JSON, as JSON with commas before a closing bracket, or as a Python literal.
+def names_nothing(text: str) -> bool:
+    """Whether the text says that there is nothing to find: "none", "No objects.", "the event does not occur"."""
+    return norm(plain(text)) in _NOTHING
+
+
+def parse_json(text: str, *, lenient: bool = True) -> Any:
+    """A value written as strict JSON, or else (`lenient`) as JSON with commas before a closing bracket, or as a Python literal.
 
     Raises ValueError. Nothing is evaluated; nesting is at most 32; NaN, Infinity and numbers that overflow are refused.
     """
-    if _depth(text) > 32:
-        raise ValueError("nested deeper than 32")
-    for candidate in (text, _COMMA_BEFORE_END.sub("", text)):
+    if _depth(text) > MAX_NESTING:
+        raise ValueError(f"nested deeper than {MAX_NESTING}")
+    for candidate in (text, _COMMA_BEFORE_END.sub("", text)) if lenient else (text,):
         try:
             return json.loads(candidate, parse_constant=_refuse, parse_float=_finite)
         except (ValueError, RecursionError):
             continue  # the next way of reading it
+    if not lenient or not _LITERAL.fullmatch(text):  # a cheap refusal: compiling arbitrary text is slow, and warns on standard error
+        raise ValueError("not JSON")
     try:
         return _json_value(ast.literal_eval(text.strip()))
     except (SyntaxError, TypeError, MemoryError, RecursionError) as fault:  # how literal_eval refuses, beside ValueError
@@ -160,7 +177,7 @@ def _inside_fence(text: str) -> str:
     if len(text) < 6 or not text.startswith("```") or not text.endswith("```") or "```" in text[3:-3]:
         return text
     inside = text[3:-3]
-    info = _FENCE_INFO.match(inside)
+    info = FENCE_INFO.match(inside)
     return inside[info.end() :].strip() if info else inside.strip()
 
 
