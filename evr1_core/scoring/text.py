@@ -27,10 +27,11 @@ _WRAPPINGS = (
 _MARKUP = re.compile(r"[*`$]|__|\\[()\[\]]")
 _STRAIGHT = str.maketrans({"‘": "'", "’": "'", "‚": "'", "‛": "'", "′": "'", "“": '"', "”": '"', "„": '"', "‟": '"', "″": '"'})
 _NORM_ENDS = " .,;:!?\"'*`。，"
-_NOTHING = frozenset(
-    "none|no|null|n/a|no object|no objects|no such object|no box|no boxes|no bounding box|not present|not visible|object not present"
-    "|no event|no such event|does not occur|the event does not occur|never|nothing|absent".split("|")
-)
+_NOTHING = frozenset((
+    "none", "no", "null", "n/a", "no object", "no objects", "no such object", "no box", "no boxes", "no bounding box", "not present",
+    "not visible", "object not present", "no event", "no such event", "does not occur", "the event does not occur", "never", "nothing",
+    "absent",
+))  # fmt: skip
 _LITERAL = re.compile(
     r"""(?:\s|[\[\]{}(),:]|[+-]?(?:\d|\.\d)[\w.]*+|True\b|False\b|None\b|'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")*+""", re.DOTALL
 )
