@@ -30,10 +30,7 @@ _COMMA = r"\s{0,4}[,;\s]\s{0,4}"
 _FOUR = re.compile(rf"[(\[{{]\s{{0,4}}({_NUMBER}){_COMMA}({_NUMBER}){_COMMA}({_NUMBER}){_COMMA}({_NUMBER})\s{{0,4}}[)\]}}]")
 _POINT = rf"[(\[]\s{{0,4}}({_NUMBER}){_COMMA}({_NUMBER})\s{{0,4}}[)\]]"
 _POINTS = re.compile(rf"{_POINT}\s{{0,4}}(?:[,;–—~→-]|to\b|and\b)?\s{{0,4}}{_POINT}")
-_LONE_NUMBER = re.compile(
-    r"(?<![A-Za-z\d_.])(?:(?<![^\s(\[{=:,])[-+−])?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?!\.?\d|(?!px\b)[A-Za-z])"
-)
-)
+_LONE_NUMBER = re.compile(r"(?<![A-Za-z\d_.])(?:(?<![^\s(\[{=:,])[-+−])?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?!\.?\d|(?!px\b)[A-Za-z])")
 
 
 def boxes_of(value: Any) -> list[Box] | None:
