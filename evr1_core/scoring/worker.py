@@ -10,13 +10,14 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.scoring.reward import JudgeNeeded, ScoringFailed, no_judge
 from evr1_core.scoring.score import Scorer
 from evr1_core.types import Sample
 
@@ -34,6 +35,14 @@ class Item(NamedTuple):
     response_tokens: int | None = None
 
 
+class Task(NamedTuple):
+    """An item with what the judge said about it so far."""
+
+    item: Item
+    replies: Mapping[str, str | ScoringFailed]
+    """Prompt -> reply, or why there is none."""
+
+
 @dataclass(frozen=True)
 class Setup:
     """What a worker needs to know."""
@@ -43,6 +52,23 @@ class Setup:
     deadline: float
     memory_limit: int | None
     """Bytes of address space; None is no limit."""
+    judge: bool
+    """Whether the parent has a judge."""
+
+
+class Replies:
+    """The judge of a worker: it has the replies that came with the item, and asks the parent for others."""
+
+    def __init__(self) -> None:
+        self.known: Mapping[str, str | ScoringFailed] = {}
+
+    def __call__(self, prompt: str) -> str:
+        found = self.known.get(prompt)
+        if found is None:
+            raise JudgeNeeded(prompt)
+        if isinstance(found, ScoringFailed):
+            raise found
+        return found
 
 
 def main(fd: int) -> None:
@@ -53,34 +79,72 @@ def main(fd: int) -> None:
     _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
     if setup.memory_limit:
         _limit(resource.RLIMIT_AS, setup.memory_limit)
-    scorer = Scorer(setup.section, setup.eos)
+    worker = _Worker(connection, setup)
     while True:
         try:
-            batch: Sequence[Item] = connection.recv()
+            tasks: Sequence[Task] = connection.recv()
         except EOFError:  # the parent is gone or wants us to go
             return
-        for item in batch:
-            _send(connection, _record(scorer, item, connection, setup.deadline))
+        worker.score(tasks)
 
 
-def _record(scorer: Scorer, item: Item, connection: Connection, deadline: float) -> dict[str, Any]:
-    try:
-        scorer.prepare(item.sample)
-        # The item's time begins. What stands in our output so far are not its last words.
-        _send(connection, {"said": os.fstat(1).st_size})
-        # The parent kills a late worker. If the parent is dead, the kernel does: no handler, so no Python needed.
-        signal.setitimer(signal.ITIMER_REAL, 2 * deadline + 5)
+class _Worker:
+    """What it tells the parent, in this order and for each task once:
+
+    {"begin": [places], "said": bytes}   their time begins; what stands in our output so far are not their last words
+    {"end": [records]}                   one `{"score": ...}` or `{"ask": prompt}` for each of them
+    {"broken": reason}                   a batch that failed: its tasks begin again one by one
+    {"error": text, "request": bool}     nothing can be scored, in place of everything that is left
+    """
+
+    def __init__(self, connection: Connection, setup: Setup) -> None:
+        self._connection, self._deadline = connection, setup.deadline
+        self._replies = Replies()
+        self._scorer = Scorer(setup.section, setup.eos, self._replies if setup.judge else no_judge)
+
+    def score(self, tasks: Sequence[Task]) -> None:
         try:
-            score = scorer.score(*item)
+            for places in self._scorer.batches([task.item.sample for task in tasks]):  # imports the rewards, before any time begins
+                if len(places) == 1 or not self._together(tasks, places):
+                    for place in places:
+                        self._alone(tasks, place)
+        except Evr1Error as fault:
+            self._send({"error": str(fault), "request": isinstance(fault, RequestError)})
+
+    def _together(self, tasks: Sequence[Task], places: list[int]) -> bool:
+        """Score a batch; False when it failed, or asks the judge, which is done one by one."""
+        self._replies.known = {}
+        try:
+            scores = self._timed(places, lambda: self._scorer.score_batch([tasks[place].item for place in places]))
+        except JudgeNeeded:
+            return False
+        except Evr1Error:
+            raise
+        except (Exception, SystemExit) as fault:  # whatever a reward does; one by one it is seen which item brings it about
+            self._send({"broken": f"{type(fault).__name__}: {fault}"[:200]})
+            return False
+        self._send({"end": [{"score": asdict(score)} for score in scores]})
+        return True
+
+    def _alone(self, tasks: Sequence[Task], place: int) -> None:
+        item, self._replies.known = tasks[place]
+        try:
+            record = {"score": asdict(self._timed([place], lambda: self._scorer.score(*item)))}
+        except JudgeNeeded as needed:
+            record = {"ask": needed.prompt}
+        self._send({"end": [record]})
+
+    def _timed(self, places: list[int], work: Callable[[], Any]) -> Any:
+        self._send({"begin": places, "said": os.fstat(1).st_size})
+        # The parent kills a late worker. If the parent is dead, the kernel does: no handler, so no Python needed.
+        signal.setitimer(signal.ITIMER_REAL, 2 * self._deadline * len(places) + 5)
+        try:
+            return work()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except Evr1Error as fault:
-        return {"error": str(fault), "request": isinstance(fault, RequestError)}
-    return {"score": asdict(score)}
 
-
-def _send(connection: Connection, record: dict[str, Any]) -> None:
-    connection.send_bytes(json.dumps(record).encode())
+    def _send(self, message: dict[str, Any]) -> None:
+        self._connection.send_bytes(json.dumps(message).encode())
 
 
 def _limit(kind: int, value: int) -> None:
