@@ -1,4 +1,4 @@
-"""`evr1 data check` and `evr1 data show`: read rows as a run does, and see what a model would be shown."""
+"""`evr1 data check`, `show` and `plan`: read rows as a run does, see what a model would be shown and how long it gets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import typer
 from evr1_cli.group import group
 
 if TYPE_CHECKING:
+    from evr1_core.config.models import RunConfig
+    from evr1_core.data.plan import DataPlan
     from evr1_core.data.rows import Rows
     from evr1_core.types import Sample
 
-app = group("Check and show data.")
+app = group("Check, show and plan data.")
 
 _MOST = 20
 """Lines of one table; --json has them all."""
@@ -77,6 +79,146 @@ def show(
         parts = [item["text"] if item["type"] == "text" else _medium(next(refs)) for item in message["content"]]
         typer.echo(f"--- {message['role']}\n{''.join(parts)}\n")
     typer.echo(f"--- answer\n{sample.answer}")
+
+
+@app.command()
+def plan(
+    data: Annotated[list[Path], typer.Argument(metavar="DATA...", help="JSON, JSONL, Parquet or CSV files.")],
+    model: Annotated[str | None, typer.Option("--model", help="model.path: its tokenizer and sizes count; no weights are read.")] = None,
+    config: Annotated[list[Path] | None, typer.Option("--config", help="YAML file of the run; may be given several times.")] = None,
+    override: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For example media.train.video.fps=1.")] = None,
+    phase: Annotated[str, typer.Option(help="Whose budget: train or evaluate.")] = "train",
+    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="data.max_prompt_tokens: the limit.")] = None,
+    media_root: MediaRoot = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first rows.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Headers read at the same time; else one per core, 8 at most.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", metavar="FILE", help="Write the numbers of every row there, as JSON lines.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Count the tokens of every prompt from the headers of its media; nothing is decoded, and the second time is instant.
+
+    Exit code 1 when a row is longer than the limit or can't be used.
+    """
+    from evr1_cli.listing import print_json
+    from evr1_core.config.load import Flag, load
+
+    flags = {
+        "model.path": Flag(model, "--model"),
+        "data.media_root": Flag(str(media_root) if media_root else None, "--media-root"),
+        "data.max_prompt_tokens": Flag(max_prompt_tokens, "--max-prompt-tokens"),
+        "data.limit": Flag(limit, "--limit"),
+    }
+    run = load(config or [], override or [], flags).config
+    planned, found = _planned(run, data, phase, workers)
+    if rows is not None:
+        _write_rows(rows, planned)
+    if json:
+        print_json(found)
+    else:
+        _print_plan(found)
+    if found["fit"] < found["rows"] or found["bad_rows"]:
+        raise typer.Exit(1)
+
+
+def _planned(run: RunConfig, data: list[Path], phase: str, workers: int | None) -> tuple[DataPlan, dict[str, Any]]:
+    """The plan of the rows that can be read, and its report with the rows that can't."""
+    from contextlib import closing
+    from dataclasses import asdict
+
+    from evr1_core.data.plan_report import report
+    from evr1_core.data.rows import read_samples
+    from evr1_core.errors import RequestError
+    from evr1_core.evaluate.settings import excluding
+    from evr1_core.plugins import serves
+    from evr1_core.policy.load import load_adapter
+    from evr1_core.rollout.setup import model_name, open_builder, open_store
+    from evr1_core.train.planning import plan_with_progress
+
+    if phase not in ("train", "evaluate"):
+        raise RequestError(f"--phase {phase}: train or evaluate")
+    run = run if phase == "train" else excluding(run)
+    read = read_samples(data, run.data.media_root, "exclude", run.data.limit, lambda name: serves(name, run.rewards.use), check_media=False)
+    with closing(open_store(run)) as store:
+        builder = open_builder(run, load_adapter(model_name(run)), store, "train" if phase == "train" else "evaluate")
+        if workers is not None:
+            builder.workers = builder.lengths.workers = workers
+        planned = plan_with_progress(read.samples, builder, store)
+        found = report(planned, read.samples, builder.max_prompt_tokens, builder.budget, builder.adapter.factors)
+    return planned, {**found, "phase": phase, "bad_rows": [asdict(exclusion) for exclusion in read.exclusions], "notes": list(read.notes)}
+
+
+def _write_rows(path: Path, planned: DataPlan) -> None:
+    import json as json_module
+
+    from evr1_core.data.plan_report import row_values
+
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json_module.dumps(row_values(row), ensure_ascii=False) + "\n" for row in planned.rows)
+
+
+def _print_plan(found: dict[str, Any]) -> None:
+    from evr1_cli.listing import aligned
+
+    for note in found["notes"]:
+        typer.echo(f"note: {note}")
+    for exclusion in found["bad_rows"][:_MOST]:
+        typer.echo(exclusion["detail"])
+    for line in aligned(_table(found)) if found["tokens"] else ():
+        typer.echo(line)
+    if found["vision_share"] is not None:
+        typer.echo(f"{100 * found['vision_share']:.1f} % of the tokens stand for media")
+    _print_rows(found)
+    typer.echo(_summary(found))
+
+
+def _summary(found: dict[str, Any]) -> str:
+    kept = f", {found['rows'] - found['planned']:,} rows known before" if found["planned"] < found["rows"] else ""
+    smaller = f" ({len(found['shrunk']):,} with smaller media)" if found["shrunk"] else ""
+    unusable = sum(map(len, found["unusable"].values())) + len(found["bad_rows"])
+    return (
+        f"{found['rows'] + len(found['bad_rows']):,} rows, {found['media']:,} media, {found['seconds']:.1f} s{kept}: "
+        f"{found['fit']:,} fit into {found['limit']:,} tokens{smaller}, {len(found['too_long']):,} are too long, {unusable:,} can't be used"
+    )
+
+
+def _table(found: dict[str, Any]) -> list[list[str]]:
+    """Distributions: of all rows, then the tokens of each type."""
+    names = {"tokens": "tokens", "vision_tokens": "vision tokens", "frames": "frames of videos"}
+    lines = [(title, "", found[name]) for name, title in names.items() if found[name]]
+    for kind in ("data_types", "problem_types"):
+        for name, values in list(found[kind].items())[:_MOST]:
+            lines.append((f"tokens, {name}", f"{values['rows']:,} rows", values["tokens"]))
+    columns = list(found["tokens"])
+    return [
+        ["", "", *columns],
+        *([title, rows, *(f"{values.get(column, ''):,}" if values else "" for column in columns)] for title, rows, values in lines),
+    ]
+
+
+def _print_rows(found: dict[str, Any]) -> None:
+    """Rows over the limit with their numbers, media by what is wrong with them, and the budget that would do."""
+    for row in found["too_long"][:_MOST]:
+        media = ", ".join(_planned_medium(*size) for size in row["sizes"])
+        typer.echo(f"too long  {row['id']}: {row['tokens']:,} tokens, {row['vision']:,} of them for {media or 'no media'}")
+    if len(found["too_long"]) > _MOST:
+        typer.echo(f"too long  and {len(found['too_long']) - _MOST:,} more; --json and --rows have them all")
+    for reason, rows in found["unusable"].items():
+        typer.echo(f"{reason}: {len(rows):,} rows")
+        for row in rows[:_MOST]:
+            typer.echo(f"  {row['id']}: {row['detail']}")
+        if len(rows) > _MOST:
+            typer.echo(f"  and {len(rows) - _MOST:,} more; --json has them all")
+    if found["fitting_pixels"]:
+        budget = ", ".join(f"media.{found['phase']}.{name}={pixels}" for name, pixels in found["fitting_pixels"].items())
+        typer.echo(f"all rows would fit with {budget}")
+    elif found["too_long"]:
+        typer.echo("no max_pixels makes all rows fit: lower fps or max_frames, or raise the limit")
+
+
+def _planned_medium(kind: str, frames: int, height: int, width: int) -> str:
+    return f"{kind} of {frames} x {width}x{height}" if kind == "video" else f"{kind} of {width}x{height}"
 
 
 def _read(files: list[Path], media_root: Path | None, limit: int | None, media: bool) -> Rows:

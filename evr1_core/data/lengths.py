@@ -20,8 +20,8 @@ CHUNK = 256
 
 Pair = tuple[MediaRef, Budget]
 Kind = Literal["image", "video"]
-Progress = Callable[[int, int], None]
-"""(done, total)."""
+Progress = Callable[[str, int, int], None]
+"""(what is being done, done, total)."""
 
 
 class Store(Protocol):
@@ -61,6 +61,10 @@ class Fitted(NamedTuple):
     """Tokens under the smallest budget tried, where not even that one fits; `length` is then under the whole budget."""
 
 
+def nothing(what: str, done: int, total: int) -> None:
+    """Progress that nobody wants to see."""
+
+
 class Lengths:
     """Counts for one model and store. Sizes are remembered by file name: for rows of one run, not for files that change."""
 
@@ -75,10 +79,11 @@ class Lengths:
         """Tokens of a prompt text when each of its media is as small as can be."""
         return self.adapter.plan_tokens(text, [self._units[ref.kind] for ref in media])
 
-    def look(self, wanted: Iterable[Pair], progress: Progress | None = None) -> dict[Pair, MediaError]:
+    def look(self, wanted: Iterable[Pair], progress: Progress, what: str) -> dict[Pair, MediaError]:
         """Read the headers of media whose sizes aren't known, each once; returns those that can't be used."""
         unknown = [pair for pair in dict.fromkeys(wanted) if pair not in self._sizes]
         failed: dict[Pair, MediaError] = {}
+        progress(what, 0, len(unknown))
         for first in range(0, len(unknown), CHUNK):
             chunk = unknown[first : first + CHUNK]
             refs, budgets = [ref for ref, _ in chunk], [budget for _, budget in chunk]
@@ -87,21 +92,20 @@ class Lengths:
                     failed[pair] = found
                 else:
                     self._sizes[pair] = self._size(found)
-            if progress is not None:
-                progress(first + len(chunk), len(unknown))
+            progress(what, first + len(chunk), len(unknown))
         return failed
 
-    def measure(self, rows: Sequence[Row], limit: int | None = None, progress: Progress | None = None) -> list[Fitted | MediaError]:
+    def measure(self, rows: Sequence[Row], limit: int | None = None, progress: Progress = nothing) -> list[Fitted | MediaError]:
         """The length of each row. With a `limit`, the budget of a longer row is made smaller until it fits (`shrink`)."""
-        found = self._under([(row, self.budget) for row in rows], progress)
+        found = self._under([(row, self.budget) for row in rows], progress, "media headers")
         fitted = [one if isinstance(one, MediaError) else Fitted(one, one.tokens) for one in found]
         if limit is not None:
             long = {at: one for at, one in enumerate(fitted) if isinstance(one, Fitted) and one.full > limit}
-            for at, one in self._shrunk(rows, long, limit).items():
+            for at, one in self._shrunk(rows, long, limit, progress).items():
                 fitted[at] = one
         return fitted
 
-    def _shrunk(self, rows: Sequence[Row], long: Mapping[int, Fitted], limit: int) -> dict[int, Fitted | MediaError]:
+    def _shrunk(self, rows: Sequence[Row], long: Mapping[int, Fitted], limit: int, progress: Progress) -> dict[int, Fitted | MediaError]:
         """Rows that are too long, by their place, with the first budget of the rule with which they fit."""
         made: dict[int, Fitted | MediaError] = {}
         trying = {at: one.length for at, one in long.items()}
@@ -110,10 +114,11 @@ class Lengths:
             for at, length in trying.items():
                 budget = smaller(self.budget, length, limit, self.adapter.factors)
                 if budget is None:
-                    made[at] = long[at]._replace(least=length.tokens)
+                    made[at] = long[at]._replace(least=length.base if length.base > limit else length.tokens)
                 else:
                     budgets[at] = budget
-            found = dict(zip(budgets, self._under([(rows[at], budget) for at, budget in budgets.items()]), strict=True))
+            wanted = [(rows[at], budget) for at, budget in budgets.items()]
+            found = dict(zip(budgets, self._under(wanted, progress, "smaller media"), strict=True))
             trying = {}
             for at, one in found.items():
                 if isinstance(one, MediaError):
@@ -124,8 +129,8 @@ class Lengths:
                     made[at] = long[at]._replace(length=one)
         return made
 
-    def _under(self, wanted: Sequence[tuple[Row, Budget]], progress: Progress | None = None) -> list[Length | MediaError]:
-        failed = self.look(((ref, budget) for row, budget in wanted for ref in row.media), progress)
+    def _under(self, wanted: Sequence[tuple[Row, Budget]], progress: Progress, what: str) -> list[Length | MediaError]:
+        failed = self.look(((ref, budget) for row, budget in wanted for ref in row.media), progress, what)
 
         def one(row: Row, budget: Budget) -> Length | MediaError:
             for ref in row.media:

@@ -219,7 +219,7 @@ class PromptBuilder:
     def too_long(self, sample: Sample, tokens: int, least: int | None = None) -> PromptFault:
         """The fault of a prompt of so many tokens; `least` is what its media could be reduced to."""
         remedy = "raise data.max_prompt_tokens or lower the media budget"
-        if least is not None:
+        if least is not None and sample.media:
             remedy = f"with its media as small as they may be it has {least}; raise data.max_prompt_tokens"
         return PromptFault(sample.id, "too_long", f"{tokens} prompt tokens, allowed are {self.max_prompt_tokens}; {remedy}")
 

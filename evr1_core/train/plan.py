@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evr1_core import plugins
 from evr1_core.config.models import RunConfig
-from evr1_core.data.prompts import PromptFault
-from evr1_core.data.rows import read_samples
+from evr1_core.data.plan_report import distribution
+from evr1_core.data.rows import Rows, read_samples
 from evr1_core.errors import RequestError
 from evr1_core.policy.load import load_adapter, model_location
 from evr1_core.rollout.engine import choose_engine
 from evr1_core.rollout.setup import choose_device, model_name, open_builder, open_store
 from evr1_core.train.algorithm import build_algorithm
+from evr1_core.train.planning import plan_ahead, plan_with_progress
 from evr1_core.train.run import open_order, open_rows, total_steps
-from evr1_core.types import Sample
 
 PLANNED_ROWS = 256
-"""Rows whose prompt length is predicted, spread evenly over the data."""
+"""Rows that are looked at where `data.plan` is off, spread evenly over the data."""
 
 
 def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -35,8 +35,9 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
         raise RequestError(f"train.resume: no checkpoint at {config.train.resume}")
     rows = open_rows(config)
     read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False)
-    order = open_order(config, rows)
     location = model_location(name)
+    rows, lengths = prompt_tokens(config, location, rows)
+    order = open_order(config, rows)
     return {
         "model": name if name == location else f"{name} ({location})",
         "algorithm": algorithm.name,
@@ -46,34 +47,36 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
         "excluded": dict(Counter(exclusion.reason for exclusion in rows.exclusions)),
         "data types": dict(Counter(sample.data_type for sample in rows.samples)),
         "problem types": dict(Counter(sample.problem_type for sample in rows.samples)),
-        "prompt tokens": prompt_tokens(config, location, rows.samples),
+        "prompt tokens": lengths,
         "steps": total_steps(config, order),
         "answers per step": order.batch_size * config.rollout.n,
         "directory": str(config.directory),
     }
 
 
-def prompt_tokens(config: RunConfig, location: str, samples: Sequence[Sample]) -> dict[str, Any] | str:
-    """Lengths of the prompts, predicted from the headers of their media. Needs the model's tokenizer on this machine."""
+def prompt_tokens(config: RunConfig, location: str, rows: Rows) -> tuple[Rows, dict[str, Any] | str]:
+    """(rows that take part, lengths of the prompts) from the headers of their media. Needs the model's tokenizer on this machine.
+
+    All rows are looked at, as the run does at its start; with `data.plan` off a part of them, and none is left out.
+    """
     if not Path(location).expanduser().is_dir():
         if location.count("/") != 1:
             raise RequestError(f"model {location!r} is no directory, no preset and no repository id; `evr1 models list` shows the presets")
-        return "unknown until the model's files are on this machine"
+        return rows, "unknown until the model's files are on this machine"
     store = open_store(config)
     builder = open_builder(config, load_adapter(location), store)
-    chosen = samples[:: max(1, len(samples) // PLANNED_ROWS)][:PLANNED_ROWS]
-    lengths, unusable = [], Counter()
+    chosen = rows.samples
     try:
-        for sample in chosen:
-            try:
-                lengths.append(builder.plan_tokens(sample))
-            except PromptFault as fault:
-                unusable[fault.exclusion.reason] += 1
+        if config.data.plan:
+            rows, planned = plan_ahead(config.data, rows, builder, store)
+        else:
+            chosen = chosen[:: max(1, len(chosen) // PLANNED_ROWS)][:PLANNED_ROWS]
+            planned = plan_with_progress(chosen, builder, store)
     finally:
         store.close()
-    ordered = sorted(lengths)
-    found: dict[str, Any] = {"rows looked at": len(chosen), "unusable": dict(unusable)}
-    if ordered:
-        found |= {"shortest": ordered[0], "median": ordered[len(ordered) // 2], "longest": ordered[-1]}
-        found["too long"] = sum(length > config.data.max_prompt_tokens for length in ordered)
-    return found
+    lengths = distribution(row.tokens for row in planned.rows if row.tokens is not None)
+    counts = Counter(one.reason for one in planned.exclusions)
+    found: dict[str, Any] = {"rows looked at": len(chosen), "too long": counts.pop("too_long", 0), "unusable": dict(counts)}
+    if lengths:
+        found |= {"shortest": lengths["min"], "median": lengths["50%"], "longest": lengths["max"]}
+    return rows, found | {"with smaller media": sum(row.budget is not None for row in planned.rows)}

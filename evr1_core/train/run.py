@@ -14,6 +14,7 @@ import torch
 from evr1_core import plugins
 from evr1_core.config.models import RunConfig
 from evr1_core.data.order import DataOrder
+from evr1_core.data.plan import DataPlan
 from evr1_core.data.prompts import PromptBuilder
 from evr1_core.data.rows import Rows, read_samples
 from evr1_core.errors import RequestError
@@ -24,9 +25,10 @@ from evr1_core.record.record import Record
 from evr1_core.rollout.engine import Engine, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
 from evr1_core.scoring.pool import ScoringPool
-from evr1_core.scoring.score import check_rewards
+from evr1_core.scoring.score import check_judge, check_rewards
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
+from evr1_core.train.planning import plan_ahead, summary
 
 
 @dataclass
@@ -91,26 +93,23 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     """Everything that `fit` needs. Fails on the first wrong request, before a weight is loaded."""
     algorithm = build_algorithm(config.algorithm, origins)
     rows = open_rows(config)
-    order = open_order(config, rows)
-    total = total_steps(config, order)
     device = choose_device(config.model.device)
     seed_everything(config.seed)
     adapter = load_adapter(model_name(config))
     store = open_store(config)
     builder = open_builder(config, adapter, store)
+    # Before the order is made, which is an order of the rows that take part.
+    rows, planned = plan_ahead(config.data, rows, builder, store) if config.data.plan else (rows, None)
+    order = open_order(config, rows)
+    total = total_steps(config, order)
     record = Record.open(config, origins or {}, command=command, total=total)
-    record.exclude(rows.exclusions)
-    if rows.exclusions:
-        counts = Counter(exclusion.reason for exclusion in rows.exclusions)
-        record.warn(
-            f"{len(rows.exclusions)} rows take no part ({', '.join(f'{n} {why}' for why, n in counts.items())}): events.log names them"
-        )
-    for note in rows.notes:
-        record.note(note)
+    builder.note = record.note
+    note_rows(record, rows, planned, builder)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     for part, count in policy.frozen.items():
         record.note(f"frozen: {part}, {count:,} parameters")
     held_out = read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False).samples
+    check_judge(config.rewards, held_out)
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
     context = engine_context(config, adapter, [*rows.samples, *held_out], device, model=policy.model, max_tokens=longest)
     engine = open_engine(config.rollout.engine, config.rollout.options, context)
@@ -129,6 +128,23 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     )
 
 
+def note_rows(record: Record, rows: Rows, planned: DataPlan | None, builder: PromptBuilder) -> None:
+    """What is known of the rows before the first step."""
+    record.exclude(rows.exclusions)
+    if rows.exclusions:
+        counts = Counter(exclusion.reason for exclusion in rows.exclusions)
+        record.warn(
+            f"{len(rows.exclusions)} rows take no part ({', '.join(f'{n} {why}' for why, n in counts.items())}): events.log names them"
+        )
+    for note in rows.notes:
+        record.note(note)
+    if planned is not None:
+        for line in planned.shrunk(builder.budget):
+            record.note(line)
+        record.note(summary(planned))
+        record.console.print(summary(planned))
+
+
 def open_rows(config: RunConfig) -> Rows:
     """Checked rows of the training data."""
     if not config.data.train:
@@ -141,6 +157,7 @@ def open_rows(config: RunConfig) -> Rows:
         limit=config.data.limit,
         known_problem_type=lambda name: plugins.serves(name, config.rewards.use),
     )
+    check_judge(config.rewards, rows.samples)
     if not rows.samples:
         raise RequestError(f"no usable row in {', '.join(map(str, config.data.train))}: {len(rows.exclusions)} excluded")
     return rows
