@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from evr1_core.types import Exclusion, Sample
 
 _NAMED = 20
 """Rows that an error names."""
+_MOMENT = 1.0
+"""Seconds before progress is shown."""
 
 
 def plan_with_progress(samples: Sequence[Sample], builder: PromptBuilder, store: MediaStore) -> DataPlan:
@@ -65,16 +68,18 @@ def summary(plan: DataPlan) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar, or lines, for each thing that is done in turn."""
+    """A bar, or lines, for each thing that is done in turn and takes longer than a moment."""
+    began: dict[str, float] = {}
     shown: dict[str, Console] = {}
 
     def progress(what: str, done: int, total: int) -> None:
+        if time.monotonic() - began.setdefault(what, time.monotonic()) < _MOMENT:
+            return
         if what not in shown:
             close()
-            shown[what] = Console(what)
+            shown[what] = Console(what, total)
         shown[what].total = total
-        if total:
-            shown[what].advance(done)
+        shown[what].advance(done)
 
     def close() -> None:
         for console in shown.values():

@@ -258,30 +258,69 @@ def test_disk_full_while_saving_keeps_the_last_checkpoint(
         run.close()
 
 
-def test_unreadable_media_are_excluded_by_name_or_an_error(settings: list[str], questions: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", [True, False])
+def test_unreadable_media_are_excluded_by_name_or_an_error(settings: list[str], questions: Path, tmp_path: Path, plan: bool) -> None:
+    """Before the first step, or when their turn comes."""
     broken = tmp_path / "broken"
     shutil.copytree(questions.parent, broken)
     (broken / "0.mp4").write_bytes(b"<html>404</html>")
-    data = f"data.train=[{broken / 'train.jsonl'}]"
+    more = (f"data.train=[{broken / 'train.jsonl'}]", f"data.plan={str(plan).lower()}", "data.shuffle=false")
     with pytest.raises(RequestError, match="q0.*damaged.*0.mp4"):
-        train(settings, data, "name=strict", "data.shuffle=false")
-    run = train(settings, data, "name=lenient", "data.bad_rows=exclude", "data.shuffle=false", "train.steps=1")
+        train(settings, *more, "name=strict")
+    run = train(settings, *more, "name=lenient", "data.bad_rows=exclude", "train.steps=1")
+    assert lines(run / "metrics.jsonl")[0].get("excluded/damaged_media", 0) == (0 if plan else 1)
+    log = (run / "events.log").read_text()
+    assert f"excluded {'' if plan else 'step 1: '}q0: damaged_media" in log and ("planned 12 rows" in log) == plan
+
+
+def test_damage_that_only_decoding_shows_is_excluded_when_its_turn_comes(settings: list[str], questions: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(questions.parent, broken)
+    shutil.copy(Path(__file__).parents[1] / "clips" / "trunc_mid.mp4", broken / "0.mp4")
+    more = (f"data.train=[{broken / 'train.jsonl'}]", "data.bad_rows=exclude", "data.shuffle=false", "train.steps=1")
+    run = train(settings, *more)
     assert lines(run / "metrics.jsonl")[0]["excluded/damaged_media"] == 1
-    assert "q0: damaged_media" in (run / "events.log").read_text()
+    assert "excluded step 1: q0: damaged_media" in (run / "events.log").read_text()
 
 
 def test_a_prompt_over_the_limit_is_excluded_with_the_numbers(settings: list[str]) -> None:
     """With every prompt over the limit the run has learned nothing, and doesn't pretend otherwise."""
     with pytest.raises(NoSignal, match="no step had a group to learn from.*no prompt was left"):
-        train(settings, "data.max_prompt_tokens=150", "train.steps=3", "data.shuffle=false")
+        train(settings, "data.max_prompt_tokens=150", "train.steps=3", "data.shuffle=false", "data.plan=false")
     log = (run_of(settings) / "events.log").read_text()
     assert log.count("too_long") == 12 and "allowed are 150" in log
+
+
+def test_long_rows_are_left_out_or_shrunk_before_the_first_step(settings: list[str]) -> None:
+    with pytest.raises(
+        RequestError, match="(?s)12 of 12 rows take no part.*train.jsonl:1 q0: too_long: 227 prompt tokens, allowed are 150"
+    ):
+        start(settings, "data.max_prompt_tokens=150")
+    with pytest.raises(RequestError, match="(?s)4 of 12 rows are too long.*q9: too_long: 227 .*data.overlong=shrink"):
+        start(settings, "data.max_prompt_tokens=216", "data.overlong=error")
+    run = start(settings, "data.max_prompt_tokens=216", "name=left_out")
+    try:
+        assert [sample.id for sample in run.order.samples] == ["q1", "q2", "q4", "q5", "q7", "q8", "q10", "q11"]
+        events = (run.config.directory / "events.log").read_text()
+        assert "warning 4 rows take no part (4 too_long)" in events and "q3: too_long: 227 prompt tokens, allowed are 216" in events
+    finally:
+        run.close()
+    run = start(settings, "data.max_prompt_tokens=216", "data.overlong=shrink", "name=shrunk", "media.train.video.min_pixels=1024")
+    try:
+        assert len(run.order.samples) == 12
+        events = (run.config.directory / "events.log").read_text()
+        assert events.count("media made smaller, 227 -> ") == 4 and "4 with smaller media" in events
+        prompts, excluded = run.builder.build_batch(run.order.samples)
+        assert not excluded and max(len(prompt.token_ids) for prompt in prompts) <= 216
+        assert (run.config.directory / "events.log").read_text() == events, "each row is noted once"
+    finally:
+        run.close()
 
 
 def test_a_run_whose_prompts_are_all_excluded_says_why_it_stops(settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "PATIENCE", 2)
     with pytest.raises(Evr1Error, match="2 steps in a row without a group to learn from: .* no prompt was left. See the exclusions"):
-        train(settings, "data.max_prompt_tokens=1")
+        train(settings, "data.max_prompt_tokens=1", "data.plan=false")
 
 
 @pytest.mark.parametrize(
