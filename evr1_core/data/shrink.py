@@ -117,8 +117,9 @@ def _fewer_frames(length: Length, limit: int, factors: PatchFactors) -> Budget |
     patches = [_patches(size.frames, factors) for size in videos]
     if not videos or max(patches) == 1:
         return None
-    # Beside its vision tokens a temporal patch may have a written time and marks of its own; their mean is taken.
-    beside = max(0, length.tokens - length.vision - length.base) // sum(patches)
+    # Beside its vision tokens a temporal patch may have a written time and marks of its own; their mean is taken. Those of the
+    # first patch of each video, and one cell of each medium, are in `base`.
+    beside = max(0, length.tokens - length.vision - length.base + len(length.sizes)) // (sum(patches) - len(patches))
     each = [size.vision // count + beside for size, count in zip(videos, patches, strict=True)]
 
     def tokens(most: int) -> int:
