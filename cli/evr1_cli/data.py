@@ -143,7 +143,7 @@ def _planned(run: RunConfig, data: list[Path], phase: str, workers: int | None) 
     with closing(open_store(run)) as store:
         builder = open_builder(run, load_adapter(model_name(run)), store, "train" if phase == "train" else "evaluate")
         if workers is not None:
-            builder.workers = builder.lengths.workers = workers
+            builder.lengths.workers = workers
         planned = plan_with_progress(read.samples, builder, store)
         found = report(planned, read.samples, builder.max_prompt_tokens, builder.budget, builder.adapter.factors)
     return planned, {**found, "phase": phase, "bad_rows": [asdict(exclusion) for exclusion in read.exclusions], "notes": list(read.notes)}
