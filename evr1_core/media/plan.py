@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from evr1_core.errors import MediaError
+from evr1_core.errors import MediaError, RequestError
+from evr1_core.media import sampling
 from evr1_core.media.probe import MediaInfo
 from evr1_core.media.resize import image_size, video_size
-from evr1_core.media.sampling import select
 from evr1_core.types import Budget, MediaRef, PatchFactors
 
 
@@ -33,16 +34,29 @@ class Plan:
         return self.frames / self.span if self.span else 0.0
 
 
+def check_request(ref: MediaRef, budget: Budget, factors: PatchFactors) -> None:
+    """Refuse what no file can answer, before `ref` is opened. Raises RequestError."""
+    if min(factors.pixels, factors.frames) < 1:
+        raise RequestError(f"the patch factors are {factors.pixels} pixels and {factors.frames} frames; both must be 1 or more")
+    if ref.kind == "video":
+        sampling.check_request(budget.video, ref.start, ref.end)
+    elif not 0 < budget.image.min_pixels <= budget.image.max_pixels:
+        raise RequestError(f"the image budget is {budget.image.min_pixels} to {budget.image.max_pixels} pixels")
+    elif ref.start is not None or ref.end is not None:
+        raise RequestError(f"{ref.path} is asked for as an image: an image has no start and end")
+
+
 def plan(info: MediaInfo, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Plan:
     """The clip that `MediaStore.load` returns for `ref`, without decoding.
 
-    Raises MediaError: unsupported (the shape), empty (no frame between start and end).
+    Raises MediaError: unsupported (the shape), empty (no frame between start and end); RequestError (`check_request`).
     """
+    check_request(ref, budget, factors)
     if info.kind == "image":
         height, width = _sized(info.path, lambda: image_size(info.height, info.width, budget.image, factors))
         return Plan("image", 1, height, width, (0,), (0.0,), 0.0, 1, 0.0, 0.0)
     try:
-        chosen = select(info, budget.video, factors.frames, ref.start, ref.end)
+        chosen = sampling.select(info, budget.video, factors.frames, ref.start, ref.end)
     except ValueError as error:
         raise MediaError(info.path, "empty", str(error)) from error
     count = len(chosen.indices)
@@ -50,7 +64,7 @@ def plan(info: MediaInfo, ref: MediaRef, budget: Budget, factors: PatchFactors) 
     return Plan("video", count, height, width, chosen.indices, chosen.times, info.fps, info.frames, info.duration, chosen.span)
 
 
-def _sized(path, size):
+def _sized(path: str, size: Callable[[], tuple[int, int]]) -> tuple[int, int]:
     try:
         return size()
     except ValueError as error:

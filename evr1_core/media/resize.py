@@ -18,8 +18,9 @@ MAX_RATIO = 200.0
 """A picture this many times longer than wide is refused: it would be a line of patches."""
 
 
-def smart_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """(height, width) in multiples of `factor`, at least one factor each, close to the aspect ratio.
+def smart_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: float) -> tuple[int, int]:
+    """(height, width) in multiples of `factor`, at least one factor each, close to the aspect ratio: `smart_resize` of qwen-vl-utils
+    0.0.14 wherever that gives a size. `sampling.VERSION` covers it.
 
     The area is at most `max_pixels` (or one factor squared) when the picture is too large; a picture that is too small grows to at
     least `min_pixels` and may then exceed `max_pixels` by the rounding up, as the published rule does.
@@ -35,9 +36,9 @@ def smart_size(height: int, width: int, factor: int, min_pixels: int, max_pixels
         tall, wide = math.floor(height / beta / factor) * factor, math.floor(width / beta / factor) * factor
         # A thin side stops at one factor; the long side then gives back what that added.
         if tall < factor:
-            tall, wide = factor, min(wide, max_pixels // factor // factor * factor)
+            tall, wide = factor, min(wide, int(max_pixels // factor // factor) * factor)
         elif wide < factor:
-            tall, wide = min(tall, max_pixels // factor // factor * factor), factor
+            tall, wide = min(tall, int(max_pixels // factor // factor) * factor), factor
     elif tall * wide < min_pixels:
         beta = math.sqrt(min_pixels / (height * width))
         tall, wide = math.ceil(height * beta / factor) * factor, math.ceil(width * beta / factor) * factor
@@ -47,13 +48,13 @@ def smart_size(height: int, width: int, factor: int, min_pixels: int, max_pixels
 def video_size(height: int, width: int, frames: int, budget: VideoBudget, factors: PatchFactors) -> tuple[int, int]:
     """(height, width) of each of `frames` frames.
 
-    `total_pixels` counts one frame per temporal patch, as the models count tokens: it is a budget of tokens times the pixels of a
-    token. It never pushes a frame below 1.05 times `min_pixels`.
+    `total_pixels` counts one frame per temporal patch, a last one that is not full among them, as the models count tokens: it is a
+    budget of tokens times the pixels of a token. It never pushes a frame below 1.05 times `min_pixels`.
     """
-    limit = budget.max_pixels
+    limit: float = budget.max_pixels
     if budget.total_pixels is not None:
-        limit = min(limit, max(budget.total_pixels / frames * factors.frames, int(budget.min_pixels * 1.05)))
-    return smart_size(height, width, factors.pixels, budget.min_pixels, int(limit))
+        limit = min(limit, max(budget.total_pixels / math.ceil(frames / factors.frames), int(budget.min_pixels * 1.05)))
+    return smart_size(height, width, factors.pixels, budget.min_pixels, limit)
 
 
 def image_size(height: int, width: int, budget: ImageBudget, factors: PatchFactors) -> tuple[int, int]:

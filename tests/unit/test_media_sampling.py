@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from media_clips import info, uneven
 
-from evr1_core.media.sampling import evenly, select
+from evr1_core.errors import RequestError
+from evr1_core.media.sampling import check_request, evenly, frame_count, select
 from evr1_core.types import VideoBudget
 
 # frames, fps, budget fps, min, max -> frames taken; the published rule where it has an answer.
@@ -55,10 +58,52 @@ def test_part_of_a_video() -> None:
     assert select(info(400, 60), VideoBudget(), 2, start=0.22, end=5.249999999999999).indices[-1] == 315
 
 
-@pytest.mark.parametrize(("start", "end", "message"), [(4.0, 4.0, "is empty"), (5.0, 2.0, "is empty"), (10.0, None, "ends at 10 s")])
-def test_a_part_that_is_nothing(start: float, end: float | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        select(info(300), VideoBudget(), 2, start=start, end=end)
+def test_a_part_after_the_end() -> None:
+    with pytest.raises(ValueError, match="starts at 10 s, the video ends at 10 s"):
+        select(info(300), VideoBudget(), 2, start=10.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "start", "end", "message"),
+    [
+        (VideoBudget(), 4.0, 4.0, "is empty"),
+        (VideoBudget(), 5.0, 2.0, "is empty"),
+        (VideoBudget(), None, 0.0, "is empty"),
+        (VideoBudget(), -1.0, None, "start is -1.0"),
+        (VideoBudget(), math.nan, None, "start is nan"),
+        (VideoBudget(), None, math.inf, "end is inf"),
+        (VideoBudget(frames=0), None, None, "frames 0"),
+        (VideoBudget(fps=0), None, None, "fps 0"),
+        (VideoBudget(fps=math.nan), None, None, "fps nan"),
+        (VideoBudget(max_frames=0), None, None, "max_frames 0"),
+        (VideoBudget(total_pixels=0), None, None, "total_pixels 0"),
+        (VideoBudget(min_pixels=9, max_pixels=8), None, None, "min_pixels 9 above max_pixels 8"),
+    ],
+)
+def test_a_request_that_cannot_be(budget: VideoBudget, start: float | None, end: float | None, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        check_request(budget, start, end)
+    with pytest.raises(RequestError, match=message):
+        select(info(300), budget, 2, start, end)
+
+
+# frames asked, frames of the video, frames taken: rounded to the temporal patch as the option `nframes` of the published rule.
+@pytest.mark.parametrize(
+    ("asked", "total", "taken"),
+    [(8, 300, 8), (7, 300, 8), (5, 300, 4), (3, 300, 4), (1, 300, 2), (32, 31, 30), (20, 10, 10), (16, 5, 4), (2, 1, 1), (8, 1, 1)],
+)
+def test_a_number_of_frames(asked: int, total: int, taken: int) -> None:
+    # Rate and limits play no part.
+    chosen = select(info(total), VideoBudget(frames=asked, fps=0.1, min_frames=1, max_frames=1), 2)
+    assert len(set(chosen.indices)) == taken and chosen.indices[0] == 0 and chosen.indices[-1] == (total - 1 if taken > 1 else 0)
+    varying = uneven([0, *range(100, 100 * total, 100)][:total]) if total > 1 else info(1)
+    assert len(select(varying, VideoBudget(frames=asked), 2).indices) <= taken
+    assert len(select(info(300), VideoBudget(frames=asked), 2, start=1.0, end=9.0).indices) == max(2, round(asked / 2) * 2)
+
+
+def test_sampled_fps_is_that_of_the_frames_taken() -> None:
+    chosen = select(info(600), VideoBudget(fps=2.0, max_frames=16), 2)
+    assert len(chosen.indices) / chosen.span == pytest.approx(0.8)
 
 
 def test_varying_rate_goes_by_the_frame_shown() -> None:
@@ -70,25 +115,32 @@ def test_varying_rate_goes_by_the_frame_shown() -> None:
 
 
 budgets = st.builds(
-    lambda fps, low, more: VideoBudget(fps=fps, min_frames=low, max_frames=low + more),
-    st.floats(0.05, 120), st.integers(1, 64), st.integers(0, 700),
+    lambda fps, low, more, frames: VideoBudget(fps=fps, min_frames=low, max_frames=low + more, frames=frames),
+    st.floats(0.05, 120), st.integers(1, 64), st.integers(0, 700), st.none() | st.integers(1, 800),
 )  # fmt: skip
 
 
 def _sound(video, budget: VideoBudget, factor: int, start: float | None, end: float | None) -> None:
+    if end is not None and end <= (start or 0.0):
+        with pytest.raises(RequestError):
+            select(video, budget, factor, start, end)
+        return
     try:
         chosen = select(video, budget, factor, start, end)
     except ValueError as error:
-        assert "starts at" in str(error) or "is empty" in str(error)
+        assert "starts at" in str(error)
         return
     indices = chosen.indices
-    assert 1 <= len(indices) <= min(budget.max_frames, video.frames)
+    assert 1 <= len(indices) <= video.frames and (budget.frames or len(indices) <= budget.max_frames)
     assert all(a < b for a, b in zip(indices, indices[1:], strict=False)), "increasing, so never twice"
     assert indices[0] >= 0 and indices[-1] < video.frames
     assert chosen.times == tuple(float(video.times()[index]) for index in indices)
     assert chosen.span > 0
     # The picture on screen at `start` may have come before it, and none comes after `end`.
     assert end is None or chosen.times[-1] <= end + 1e-5
+    if video.constant and start is None and end is None:
+        assert len(indices) == frame_count(video.frames, video.frames / video.fps * budget.fps, budget, factor)
+        assert indices[0] == 0 and (len(indices) == 1 or indices[-1] == video.frames - 1)
 
 
 @given(st.integers(1, 20_000), st.sampled_from([1, 8, 24, 30, 60, Fraction(30000, 1001), Fraction(24000, 1001)]), budgets,
@@ -111,8 +163,30 @@ def test_any_uneven_video(steps, budget, factor, start, end) -> None:
     _sound(uneven(stamps), budget, factor, start, end)
 
 
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=100), st.integers(2, 40), st.none() | st.floats(0, 20), st.floats(0.001, 300))
+def test_the_frame_taken_is_the_one_on_screen(steps: list[int], frames: int, start: float | None, length: float) -> None:
+    """Every frame taken is shown at one of the evenly spaced moments, and every moment has its frame."""
+    stamps = [0]
+    for step in steps:
+        stamps.append(stamps[-1] + step)
+    video = uneven(stamps)
+    begin = min(start or 0.0, video.duration * 0.99)
+    chosen = select(video, VideoBudget(frames=frames), 1, start=begin, end=begin + length)
+    latest = min(begin + length, stamps[-1] / 1000)
+    low = max(index for index, stamp in enumerate(stamps) if stamp <= begin * 1000 + 1e-3)
+    high = max(low, *(index for index, stamp in enumerate(stamps) if stamp <= latest * 1000 + 1e-3))
+    count = min(frames, high - low + 1)
+    moments = [min(begin, latest) + place * (latest - min(begin, latest)) / max(count - 1, 1) for place in range(count)]
+    shown = [max([low, *(index for index, stamp in enumerate(stamps) if stamp <= moment * 1000 + 1e-3)]) for moment in moments]
+    near = [any(abs(stamp - moment * 1000) < 2e-3 for stamp in stamps) for moment in moments]
+    assert set(chosen.indices) == set(shown) or any(near)
+
+
 @given(st.integers(0, 10_000), st.integers(0, 100_000), st.integers(1, 768))
 def test_evenly_has_both_ends(first: int, more: int, count: int) -> None:
+    count = min(count, more + 1)
     indices = evenly(first, first + more, count)
     assert indices[0] == first and (count == 1 or indices[-1] == first + more)
-    assert all(abs(index - (first + more * step / max(count - 1, 1))) <= 0.5 + 1e-9 for step, index in enumerate(indices))
+    assert all(earlier < later for earlier, later in pairwise(indices))
+    # A float32 is at most 1/128 coarse here, and its error adds up over the step.
+    assert all(abs(index - (first + more * step / max(count - 1, 1))) <= 0.55 for step, index in enumerate(indices))
