@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import evr1_core
-from evr1_core.data.prompts import PromptBuilder, template_for
+from evr1_core.data.prompts import PromptBuilder
 from evr1_core.data.rows import HIDDEN
 from evr1_core.data.templates import Templates
 from evr1_core.media import sampling
@@ -123,8 +123,7 @@ def plan_key(samples: Sequence[Sample], builder: PromptBuilder) -> str:
     Rows, templates, system prompt, model family, tokenizer and processor files, budget, and the versions of what reads
     them. The limit on tokens counts only where rows are made to fit it.
     """
-    types = dict.fromkeys(sample.problem_type for sample in samples)
-    names = {problem_type: builder.template or template_for(problem_type, builder.use) for problem_type in types}
+    names = {problem_type: builder.template_of(problem_type) for problem_type in dict.fromkeys(sample.problem_type for sample in samples)}
     templates = Templates()
     what = {
         "format": FORMAT,

@@ -149,6 +149,7 @@ class PromptBuilder:
         self.note: Callable[[str], None] = _log.warning
         """Where rows are named whose media were made smaller."""
         self.templates = Templates()
+        self._template_names: dict[str, str] = {}
         self.lengths = Lengths(adapter, store, budget, self.workers)
         self._budgets: dict[tuple[str, tuple[MediaRef, ...]], Budget | PromptFault] = {}
 
@@ -194,12 +195,18 @@ class PromptBuilder:
 
     def text(self, sample: Sample) -> PromptText:
         """The prompt before its media. Raises PromptFault (control text) and RequestError (template)."""
-        messages = render(sample, self.template, self.system, self.use, self.templates)
+        messages = render(sample, self.template_of(sample.problem_type), self.system, templates=self.templates)
         shown = "\n".join(item["text"] for item in messages[-1]["content"] if item["type"] == "text")
         found = sorted(text for text in self.adapter.special_texts if text and text in shown)
         if found:
             raise PromptFault(sample.id, "special_token", f"the text holds {found[0]!r}, a control text of this model's chat format")
         return PromptText(messages, *self.adapter.render(messages))
+
+    def template_of(self, problem_type: str) -> str:
+        """Name of the template for a problem type."""
+        if problem_type not in self._template_names:
+            self._template_names[problem_type] = self.template or template_for(problem_type, self.use)
+        return self._template_names[problem_type]
 
     def row(self, sample: Sample) -> Row:
         """What the length of its prompt depends on. Raises as `text` does."""
