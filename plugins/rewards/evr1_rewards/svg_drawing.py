@@ -1,0 +1,180 @@
+"""Drawing SVG on 256 x 256 pixels, in a process that is killed after 5 s, and comparing two drawings.
+
+Drawn is what can't reach outside: scripts, pictures, filters, text, animations and every reference that is not `#id` are removed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import re
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from evr1_core.scoring import ScoringFailed
+from evr1_core.scoring.helper import Exceeded, Helper
+from evr1_rewards.code import need
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+SIZE = 256
+MAX_SIDE = 1e6
+SECONDS, MEMORY = 5.0, 1 << 30
+RENDERERS = {"resvg_py": "with_resvg", "cairosvg": "with_cairosvg"}
+"""Module -> function of this module, the first that is installed is used."""
+_REMOVED = frozenset(
+    ("script", "foreignObject", "image", "feImage", "filter", "text", "animate", "animateTransform", "animateMotion", "animateColor", "set")
+)
+_URL = re.compile(r"url\([^()]*+\)", re.IGNORECASE)
+_FILTER = re.compile(r"(?<![\w-])filter\s*+:[^;{}]*+;?")
+_IMPORT = re.compile(r"@import[^;]*+;?", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*+([+-]?(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?\d++)?+)\s*+([a-z]*+)\s*+")
+_UNITS = {"": 1.0, "px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
+
+
+class NotDrawable(Exception):
+    """No picture can come of it, or not within the bounds."""
+
+
+def local(tag: str) -> str:
+    """The name of an element or attribute without its name space."""
+    return tag.rpartition("}")[2]
+
+
+def target(element: Element) -> str:
+    """What an element refers to, "" for nothing."""
+    for name, value in element.attrib.items():
+        if local(name) == "href":
+            return value.strip()
+    return ""
+
+
+def renderer() -> str:
+    """Name and version of the library that draws. Raises ScoringFailed (`missing_dependency`) where there is none."""
+    name = _renderer()
+    return f"{name} {metadata.version(name)}"
+
+
+def draw(root: Element) -> bytes:
+    """The picture, 256 x 256 x 3 bytes on white. Raises NotDrawable, ScoringFailed (`missing_dependency`)."""
+    from xml.etree.ElementTree import tostring
+
+    x, y, width, height = view_box(root)
+    shown = _harmless(root)
+    for name in ("x", "y", "style"):
+        shown.attrib.pop(name, None)
+    shown.attrib |= {
+        "viewBox": f"{x!r} {y!r} {width!r} {height!r}", "width": str(SIZE), "height": str(SIZE), "preserveAspectRatio": "xMidYMid meet",
+    }  # fmt: skip
+    drawn = _drawn(_renderer(), tostring(shown))
+    if isinstance(drawn, NotDrawable):
+        raise drawn
+    return drawn
+
+
+def likeness(first: bytes, second: bytes) -> float | None:
+    """1 - sum of differences / sum of the darker one's ink, at least 0; None when both are blank. The white background counts nothing."""
+    import numpy as np
+
+    one, other = (np.frombuffer(picture, np.uint8).reshape(-1, 3).astype(np.int64) for picture in (first, second))
+    difference = int(np.abs(one - other).sum())
+    ink = int((3 * 255 - np.minimum(one.sum(axis=1), other.sum(axis=1))).sum())
+    return max(0.0, 1.0 - difference / ink) if ink else None
+
+
+def view_box(root: Element) -> tuple[float, float, float, float]:
+    """The picture's own box: its viewBox, else 0 0 width height, else 0 0 100 100. Raises NotDrawable for a side not in (0, 1e6]."""
+    sides = [_length(root.get("width")), _length(root.get("height"))]
+    box = _numbers(root.get("viewBox"))
+    if box is None:
+        box = [0.0, 0.0, *(side for side in sides if side is not None)] if None not in sides else [0.0, 0.0, 100.0, 100.0]
+    x, y, width, height = box
+    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and math.isfinite(x) and math.isfinite(y)):
+        raise NotDrawable(f"the box {box}")
+    return x, y, width, height
+
+
+def with_resvg(svg: bytes) -> bytes:
+    """Called in the drawing process."""
+    import resvg_py
+
+    return _pixels(resvg_py.svg_to_bytes(svg_string=svg.decode(), width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True))
+
+
+def with_cairosvg(svg: bytes) -> bytes:
+    """Called in the drawing process."""
+    import cairosvg  # pyright: ignore[reportMissingImports]
+
+    drawn = cairosvg.svg2png(svg, output_width=SIZE, output_height=SIZE, background_color="white", url_fetcher=_refuse)
+    return _pixels(drawn)
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(name: str, svg: bytes) -> bytes | NotDrawable:
+    """A group of answers shares its gold picture. A failure is remembered too: it may have taken all the time there is."""
+    try:
+        return _helper(name)(svg)
+    except ImportError as fault:
+        raise ScoringFailed(f"missing_dependency: {name}: {fault}") from fault
+    except (Exceeded, ValueError) as fault:
+        return NotDrawable(str(fault))
+
+
+@functools.cache
+def _helper(name: str) -> Helper:
+    need("PIL.Image", "pillow")
+    return Helper(f"{__name__}:{RENDERERS[name]}", SECONDS, MEMORY)
+
+
+def _renderer() -> str:
+    for name in RENDERERS:
+        if importlib.util.find_spec(name) is not None:
+            return name
+    raise ScoringFailed("missing_dependency: resvg_py or cairosvg")
+
+
+def _pixels(png: bytes) -> bytes:
+    import io
+
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(png)).convert("RGBA")
+    white = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(white, picture).convert("RGB").resize((SIZE, SIZE)).tobytes()
+
+
+def _refuse(url: str, *_: Any, **__: Any) -> bytes:
+    raise ValueError(f"{url[:40]} is outside the picture")
+
+
+def _harmless(element: Element) -> Element:
+    from xml.etree.ElementTree import Element as New
+
+    kept: dict[str, str] = {}
+    for name, value in element.attrib.items():
+        if local(name) in ("href", "src") and not value.strip().startswith("#") or local(name) in ("filter", "base"):
+            continue
+        kept[name] = _inner_references(value) if local(name) != "style" else _FILTER.sub("", _inner_references(value))
+    copy = New(element.tag, kept)
+    if local(element.tag) == "style" and element.text:
+        copy.text = _IMPORT.sub("", _FILTER.sub("", _inner_references(element.text)))
+    copy.extend([_harmless(child) for child in element if local(child.tag) not in _REMOVED])
+    return copy
+
+
+def _inner_references(value: str) -> str:
+    return _URL.sub(lambda match: match[0] if match[0][4:-1].strip(" \t\n\"'").startswith("#") else "none", value)
+
+
+def _length(text: str | None) -> float | None:
+    found = _NUMBER.fullmatch(text or "")
+    return float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else None
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    """Four numbers, separated by blanks or commas."""
+    found = [_NUMBER.fullmatch(part) for part in (text or "").replace(",", " ").split()]
+    numbers = [float(match[1]) for match in found if match and not match[2]]
+    return numbers if len(numbers) == len(found) == 4 else None
