@@ -19,8 +19,8 @@ from evr1_core.scoring.text import FENCE_INFO, MAX_NESTING, parse_json
 
 T = TypeVar("T")
 
-ATTEMPT_CHARS = 1_500_000
-"""Characters that all attempts at one text may read. The longest text that a task reads fits five times."""
+ATTEMPT_CHARS = 1_000_000
+"""Characters that all attempts at one text may read. The longest text that a task reads fits three times."""
 _ATTEMPT_COST = 150
 """What one attempt costs apart from its length, in characters: the refusal of a short piece takes about 30 microseconds."""
 
@@ -44,6 +44,7 @@ class JsonText:
     def __init__(self, text: str) -> None:
         self.text = text
         self._left = ATTEMPT_CHARS
+        self._refused: set[str] = set()  # hostile answers repeat one piece thousands of times
 
     def whole(self) -> Any:
         """The value of the whole text, or else of its last fenced block that has one; a string is read once more.
@@ -89,10 +90,17 @@ class JsonText:
             return text
 
     def _parse(self, piece: str) -> Any:
+        piece = piece.strip()
+        if piece in self._refused:
+            raise ValueError("not JSON")
         self._left -= len(piece) + _ATTEMPT_COST
         if self._left < 0:
             raise Unparsed("too_complex")
-        return parse_json(piece.strip())
+        try:
+            return parse_json(piece)
+        except ValueError:
+            self._refused.add(piece)
+            raise
 
 
 def read(text: str, shape: Callable[[Any], list[T] | None]) -> list[T] | None:

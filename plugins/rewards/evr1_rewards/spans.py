@@ -39,12 +39,14 @@ _IN_UNITS = (
 _ALONE = rf"{_NUMBER}(?![A-Za-z\d]|\.\d|:\d)"
 _SIGN = r"(?:(?<![^\s(\[{=:,])[-−])?"
 _ONE = rf"{_SIGN}(?<![A-Za-z\d_])(?<!\d[.:])(?:{_CLOCK}|{_IN_UNITS}|{_ALONE})"
-_TIME = re.compile(_ONE)
+_TIME = re.compile(_ONE, re.IGNORECASE)
 _TO = r"\s{0,4}(?:=>|->|→|[-–—−~～〜]|\b(?:to|until|till|through)\b|至|到)\s{0,4}"
 _PAIR = re.compile(
     rf"\bbetween\s{{1,4}}(?P<after>{_ONE})\s{{1,4}}and\s{{1,4}}(?P<before>{_ONE})|(?P<first>{_ONE}){_TO}(?P<second>{_ONE})", re.IGNORECASE
 )
-_UNITS = tuple((re.compile(rf"({_NUMBER}){unit}"), factor) for unit, factor in ((_HOURS, 3600.0), (_MINUTES, 60.0), (_SECONDS, 1.0)))
+_UNITS = tuple(
+    (re.compile(rf"({_NUMBER}){unit}", re.IGNORECASE), factor) for unit, factor in ((_HOURS, 3600.0), (_MINUTES, 60.0), (_SECONDS, 1.0))
+)
 
 
 @dataclass(frozen=True, slots=True)
