@@ -1,11 +1,14 @@
 """What a media file says about itself: size, frames and clock, from its headers and at most one decoded frame.
 
 Containers that hold a trustworthy index (MP4, AVI) are believed after a look at their first packets. All others, and files whose
-frames come at a varying rate, get one scan of their packets, without decoding: presentation times, sorted once.
+frames come at a varying rate, get one scan of their packets, without decoding: presentation times, sorted once. Nothing is allocated
+for what a header merely claims. A scan is bounded by the file, whose packets hold a byte each at least, by `MAX_FRAMES`, and in time
+by the deadline of the child process that probes (`guard.DecodeGuard`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +19,27 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from evr1_core.errors import MediaError
+from evr1_core.media.orientation import orientation
 
 if TYPE_CHECKING:
     import numpy as np
 
+logger = logging.getLogger(__name__)
+
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,mpegts,mpeg,flv,asf,ogg,ivf,rm,h264,hevc,m4v"
 """Containers that are opened. Playlists are left out: they name other files and addresses."""
-_UNTIMED = ("avi", "h264", "hevc", "m4v")
+_RAW = ("h264", "hevc", "m4v")
+_UNTIMED = ("avi", *_RAW)
 """Containers without presentation times: the times of their packets are in decode order, so frames are told apart by counting."""
 _HEAD = 48
 """Packets that must agree with the header before it is believed; more than any reordering depth."""
+MAX_FRAMES = 5_000_000
+"""Frames of one video above which it is refused: 46 hours at 30 frames per second."""
+_UNKNOWN = -(2**63)
+"""In place of a time that a packet doesn't give."""
+_HDR = {16: "PQ", 18: "HLG"}
+"""Transfer functions of high dynamic range, by their number in ITU-T H.273."""
+_told_of_hdr = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +49,19 @@ class MediaInfo:
     path: str
     kind: Literal["image", "video"]
     width: int
-    """Pixels as displayed: after the rotation."""
+    """Pixels as displayed: square ones, after the rotation."""
     height: int
     codec: str
     container: str
     pixel_format: str = ""
     rotation: int = 0
     """Degrees clockwise that make the picture upright: 0, 90, 180 or 270."""
+    mirrored: bool = False
+    """Whether left and right are exchanged before the rotation."""
+    sample_aspect: Fraction = Fraction(1, 1)
+    """Width of a stored pixel over its height."""
+    hdr: str = ""
+    """`PQ` or `HLG` where the picture has high dynamic range. It is not tone-mapped."""
     frames: int = 1
     """Frames that are shown."""
     fps: float = 0.0
@@ -73,7 +93,7 @@ class MediaInfo:
 
         if self.stamps is None:
             return np.zeros(1)
-        return (self.stamps - self.stamps[0]) * self.time_base.numerator / self.time_base.denominator
+        return (self.stamps - self.stamps[0]).astype(np.float64) * self.time_base.numerator / self.time_base.denominator
 
 
 def probe(path: str | os.PathLike[str], kind: Literal["image", "video"] | None = None) -> MediaInfo:
@@ -81,11 +101,13 @@ def probe(path: str | os.PathLike[str], kind: Literal["image", "video"] | None =
 
     Raises MediaError: missing, empty, damaged, unsupported.
     """
-    from evr1_core.media.image import probe_image, sniff_image
+    from evr1_core.media.image import is_animated, probe_image, sniff
 
     name = check_file(path)
-    signature = sniff_image(name)
-    if kind == "image" or (kind is None and signature not in ("", "GIF")):
+    signature = sniff(name)
+    if kind is None:
+        kind = "image" if signature and not (signature == "GIF" and is_animated(name)) else "video"
+    if kind == "image":
         return probe_image(name)
     if signature not in ("", "GIF"):
         raise MediaError(name, "unsupported", f"this is an image ({signature}), and a video is asked for")
@@ -112,14 +134,22 @@ def check_file(path: str | os.PathLike[str]) -> str:
 def opened(path: str) -> Iterator[tuple[Any, Any]]:
     """(container, video stream) of `path`, closed at the end; errors of the library become MediaError."""
     import av
+
+    with _explained(path, "not a video file, or its header is incomplete (a stopped download?)"):
+        # An absolute path can't be read as the name of a protocol.
+        container = av.open(os.path.abspath(path), options={"format_whitelist": _FORMATS, "protocol_whitelist": "file"})
+    with container, _explained(path, "the data after the header can't be read"):
+        yield container, _stream(path, container)
+
+
+@contextmanager
+def _explained(path: str, invalid: str) -> Iterator[None]:
     import av.error
 
     try:
-        # An absolute path can't be read as the name of a protocol.
-        with av.open(os.path.abspath(path), options={"format_whitelist": _FORMATS, "protocol_whitelist": "file"}) as container:
-            yield container, _stream(path, container)
+        yield
     except (av.error.InvalidDataError, av.error.EOFError) as error:
-        raise MediaError(path, "damaged", "not a video file, or its header is incomplete (a stopped download?)") from error
+        raise MediaError(path, "damaged", invalid) from error
     except av.error.ArgumentError as error:
         raise MediaError(path, "unsupported", "the container format isn't one that is read here") from error
     except (av.error.DecoderNotFoundError, av.error.PatchWelcomeError) as error:
@@ -134,52 +164,103 @@ def _stream(path: str, container: Any) -> Any:
     for stream in container.streams.video:
         if not stream.disposition & Disposition.attached_pic:
             if stream.codec_context is None:
-                raise MediaError(path, "unsupported", "the codec of the video stream has no decoder here")
+                raise MediaError(path, "unsupported", f"codec {_codec_name(container, stream)} has no decoder here; convert it to H.264")
             return stream
     kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "none"
     raise MediaError(path, "unsupported", f"no video stream (streams: {kinds})")
 
 
-def clockwise(frame: Any) -> int:
-    """Degrees clockwise that make a decoded frame upright. The library gives the angle counter-clockwise."""
-    return round(-frame.rotation / 90) % 4 * 90
+def _codec_name(container: Any, stream: Any) -> str:
+    """Name or four-character code of a codec without a decoder. Only the library's own description of the file tells it."""
+    import re
+
+    import av.logging
+
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.INFO)
+    try:
+        described = container.dumps_format()
+    finally:
+        av.logging.set_level(level)
+    found = re.search(rf"Stream #0:{stream.index}\b.*?: Video: (\w+)(?: \((\w+))?", described)
+    name, code = found.groups() if found else ("", "")
+    return (name if name not in ("", "none") else code) or "unknown"
 
 
 def probe_video(path: str) -> MediaInfo:
     """`probe` of a video file that exists."""
     with opened(path) as (container, stream):
         codec, container_name = stream.codec_context.name, container.format.name
-        untimed = container_name in _UNTIMED
-        time_base, average = stream.time_base, stream.average_rate or stream.guessed_rate
+        _check_area(path, stream.codec_context.width, stream.codec_context.height)
+        rate = stream.average_rate or stream.guessed_rate
+        if container_name in _RAW:
+            # The demuxer stamps a rate of its own on these; only the decoder reads the one in the stream.
+            rate = stream.guessed_rate or rate
         grid = _indexed(stream)
-        head = list(islice(_packets(container, stream), _HEAD if grid else None))
-        stamps, ordinal = _sorted_stamps(head, untimed)
-        scanned = grid is None or not _agrees(grid, stamps, len(head))
-        if scanned and grid is not None:
-            head += _packets(container, stream)
-            stamps, ordinal = _sorted_stamps(head, untimed)
-    keys = _keys(head)
+        given = _packets(path, container, stream)
+        packets = _table(islice(given, _HEAD) if grid else given)
+        clock = _clock(packets, stream.time_base, rate, container_name in _UNTIMED)
+        if scanned := grid is None or not _agrees(grid, clock.stamps, len(packets)):
+            import numpy as np
+
+            packets = np.concatenate([packets, _table(given)])
+            clock = _clock(packets, stream.time_base, rate, container_name in _UNTIMED)
+    if not len(clock.stamps):
+        raise MediaError(path, "damaged", "the video stream holds no frames")
+    stamps, keys = clock.stamps, _keys(packets)
     if grid is not None and not scanned:
         stamps, keys = grid.stamps(int(stamps[0])), grid.keys(int(stamps[0]))
-    if not len(stamps):
-        raise MediaError(path, "damaged", "the video stream holds no frames")
-    frame = first_frame(path)
-    rotation = clockwise(frame)
-    wide, tall = (frame.height, frame.width) if rotation in (90, 270) else (frame.width, frame.height)
-    fps, duration, constant = _rate(stamps, time_base, average, None if grid and not scanned else _last_duration(head))
+    if int(stamps[-1]) - int(stamps[0]) >= 2**53:
+        raise MediaError(path, "damaged", "its presentation times lie further apart than any clock can tell")
+    frame, aspect = first_frame(path)
+    up, hdr = orientation(frame), _HDR.get(frame.color_trc, "")
+    wide, tall = max(1, round(frame.width * aspect)), frame.height
+    if up.swaps_sides:
+        wide, tall = tall, wide
+    if hdr:
+        _tell_of_hdr(path, hdr)
+    exact = clock.counted or (grid is not None and not scanned)
+    fps, duration, constant = _rate(stamps, clock.time_base, rate, None if exact else _last_duration(packets))
     return MediaInfo(
         path=path, kind="video", width=wide, height=tall, codec=codec, container=container_name, pixel_format=frame.format.name,
-        rotation=rotation, frames=len(stamps), fps=fps, duration=duration, start=float(stamps[0] * time_base), constant=constant,
-        scanned=scanned, time_base=time_base, stamps=stamps, ordinal=ordinal, keys=None if ordinal else keys,
+        rotation=up.rotation, mirrored=up.mirrored, sample_aspect=aspect, hdr=hdr, frames=len(stamps), fps=fps, duration=duration,
+        start=float(int(stamps[0]) * clock.time_base), constant=constant, scanned=scanned, time_base=clock.time_base, stamps=stamps,
+        ordinal=clock.ordinal, keys=None if clock.ordinal else keys,
     )  # fmt: skip
 
 
-def first_frame(path: str) -> Any:
-    """The first frame shown: the only one that a probe decodes. It alone tells rotation and real size."""
+def _check_area(path: str, width: int, height: int) -> None:
+    from evr1_core.media.image import MAX_PIXELS
+
+    if width * height > MAX_PIXELS:
+        raise MediaError(path, "unsupported", f"{width}x{height} pixels; at most {MAX_PIXELS:,} are decoded")
+
+
+def _tell_of_hdr(path: str, hdr: str) -> None:
+    """One warning per process."""
+    global _told_of_hdr
+    if not _told_of_hdr:
+        _told_of_hdr = True
+        logger.warning("%s has high dynamic range (%s): colours are used as stored, without tone mapping. Not said again.", path, hdr)
+
+
+def first_frame(path: str) -> tuple[Any, Fraction]:
+    """The first frame shown, and the aspect of its pixels: the only one that a probe decodes. It alone tells rotation and real size."""
+    import av.error
+
     with opened(path) as (container, stream):
         stream.thread_type = "NONE"
-        for frame in container.decode(stream):
-            return frame
+        for packet in container.demux(stream):
+            try:
+                frames = packet.decode()
+            except av.error.InvalidDataError:
+                # How much of the file is whole is for the decoder to say.
+                continue
+            if frames:
+                _check_area(path, frames[0].width, frames[0].height)
+                # FFmpeg's rule: what the container says comes before what the codec says.
+                aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio
+                return frames[0], aspect if aspect and aspect > 0 else Fraction(1)
     raise MediaError(path, "damaged", "0 frames could be decoded")
 
 
@@ -207,7 +288,7 @@ class _Grid:
 def _indexed(stream: Any) -> _Grid | None:
     """The constant grid in the container's index, or None when there is no full index, no one rate, or frames that aren't shown."""
     entries = stream.index_entries
-    if not stream.frames or len(entries) != stream.frames or len(entries) < 2:
+    if not stream.frames or len(entries) != stream.frames or not 2 <= len(entries) <= MAX_FRAMES:
         return None
     step, previous = entries[1].timestamp - entries[0].timestamp, entries[0].timestamp
     if step <= 0:
@@ -232,41 +313,72 @@ def _agrees(grid: _Grid, stamps: np.ndarray, packets: int) -> bool:
     return bool(np.all(np.diff(settled) == grid.step))
 
 
-_Packet = tuple[int | None, int | None, int | None, bool]
+def _packets(path: str, container: Any, stream: Any) -> Iterator[tuple[int, int, int, bool]]:
+    """(pts, dts, duration, is a key frame) of every packet that is shown, in file order.
 
-
-def _packets(container: Any, stream: Any) -> Iterator[_Packet]:
-    """(pts, dts, duration, is a key frame) of every packet that is shown, in file order."""
-    hidden_alt = stream.codec_context.name in ("vp8", "libvpx")
+    Raises MediaError: damaged, when there are more of them than bytes in the file; unsupported, above `MAX_FRAMES`.
+    """
+    hidden_alt, size, count = stream.codec_context.name in ("vp8", "libvpx"), os.path.getsize(path), 0
     for packet in container.demux(stream):
         if not packet.size or packet.is_discard:
             continue
         # VP8 keeps reference pictures that are never shown in packets of their own; bit 4 of the first byte tells.
         if hidden_alt and not bytes(packet)[0] & 0x10:
             continue
-        yield packet.pts, packet.dts, packet.duration, packet.is_keyframe
+        count += 1
+        if count > size:
+            raise MediaError(path, "damaged", f"its index names more frames than the file has bytes ({size})")
+        if count > MAX_FRAMES:
+            raise MediaError(path, "unsupported", f"more than {MAX_FRAMES:,} frames; cut it into parts")
+        yield (
+            _UNKNOWN if packet.pts is None else packet.pts, _UNKNOWN if packet.dts is None else packet.dts,
+            packet.duration or 0, packet.is_keyframe,
+        )  # fmt: skip
 
 
-def _keys(packets: list[_Packet]) -> np.ndarray:
+def _table(packets: Iterator[tuple[int, int, int, bool]]) -> np.ndarray:
+    """Packets as an array with the fields pts, dts, duration and key: 25 bytes each, however many there are."""
     import numpy as np
 
-    return np.unique(np.array([pts for pts, _, _, key in packets if key and pts is not None], dtype=np.int64))
+    return np.fromiter(packets, [("pts", "i8"), ("dts", "i8"), ("duration", "i8"), ("key", "?")])
 
 
-def _sorted_stamps(packets: list[_Packet], untimed: bool) -> tuple[np.ndarray, bool]:
-    """Presentation times in display order, each once, and whether frames must be counted for want of them."""
+def _keys(packets: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    if untimed or any(pts is None for pts, _, _, _ in packets):
-        given = [dts for _, dts, _, _ in packets]
-        known = all(dts is not None for dts in given) and len(set(given)) == len(given)
-        return np.array(sorted(given) if known else range(len(given)), dtype=np.int64), True  # type: ignore[type-var]
-    return np.unique(np.array([pts for pts, _, _, _ in packets], dtype=np.int64)), False
+    return np.unique(packets["pts"][packets["key"] & (packets["pts"] != _UNKNOWN)])
 
 
-def _last_duration(packets: list[_Packet]) -> int:
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    stamps: np.ndarray
+    """Presentation times in display order, each once."""
+    time_base: Fraction
+    ordinal: bool
+    """Whether frames must be counted for want of presentation times."""
+    counted: bool = False
+    """Whether there are no times of any kind, and `time_base` is the length of a frame."""
+
+
+def _clock(packets: np.ndarray, time_base: Fraction, rate: Fraction | None, untimed: bool) -> _Clock:
+    """When the frames of `packets` are shown. Where the file gives no times at all, they follow each other at `rate`, else at 25 a
+    second, the rate FFmpeg assumes."""
+    import numpy as np
+
+    if not untimed and not (packets["pts"] == _UNKNOWN).any():
+        return _Clock(np.unique(packets["pts"]), time_base, False)
+    given = np.unique(packets["dts"])
+    if len(given) == len(packets) and (not len(given) or given[0] != _UNKNOWN):
+        return _Clock(given, time_base, True)
+    return _Clock(np.arange(len(packets), dtype=np.int64), 1 / Fraction(rate or 25), True, True)
+
+
+def _last_duration(packets: np.ndarray) -> int:
     """Ticks that the frame shown last stays on screen, by its packet; 0 when unknown."""
-    return max(packets, key=lambda packet: packet[0] if packet[0] is not None else packet[1] or 0)[2] or 0
+    import numpy as np
+
+    times = np.where(packets["pts"] == _UNKNOWN, packets["dts"], packets["pts"])
+    return max(0, int(packets["duration"][np.argmax(times)]))
 
 
 def _rate(stamps: np.ndarray, time_base: Fraction, average: Fraction | None, last: int | None) -> tuple[float, float, bool]:
