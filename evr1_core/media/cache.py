@@ -72,6 +72,14 @@ class FrameCache:
             return None
         return Clip(frames=frames, **entry.clip)
 
+    def holds(self, key: str) -> bool:
+        """Whether there is an entry with a sound header; its bytes are not looked at."""
+        try:
+            with open(self.path(key), "rb") as file:
+                return read_entry(file).key == key
+        except (OSError, ValueError):
+            return False
+
     def put(self, clip: Clip) -> int:
         """Write an entry and return its bytes; 0 when it could not be stored (disk full, no permission), which is warned of once."""
         meta = {name: getattr(clip, name) for name in Clip.__slots__ if name != "frames"}

@@ -34,7 +34,7 @@ Codec = Literal["raw", "jpeg"]
 FORMAT = 2
 """Version of the layout. Entries of another version are misses."""
 
-JPEG_QUALITY = 92
+JPEG_QUALITY = 95
 """With full chroma resolution; docs/cache.md has the measurements that chose it."""
 
 UNFINISHED = ".writing-*.tmp"
@@ -49,6 +49,11 @@ _MAX_HEADER = 64 * 2**20
 
 def entry_path(directory: Path, key: str) -> Path:
     return Path(directory) / key[:2] / f"{key}.safetensors"
+
+
+def unfinished(directory: Path) -> Path:
+    """A name that no other writer uses, on whatever host; it says whose it is."""
+    return directory / f".writing-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}.tmp"
 
 
 class EntryWriter:
@@ -73,7 +78,7 @@ class EntryWriter:
 
     def __enter__(self) -> EntryWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.parent / f".writing-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}.tmp"
+        temporary = unfinished(self.path.parent)
         # 0o666 less the umask, so that a team can share a cache; tempfile would give 0o600.
         self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._temporary = temporary

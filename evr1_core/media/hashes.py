@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from evr1_core.media.entry import unfinished
 
 _log = logging.getLogger(__name__)
 
@@ -72,15 +73,14 @@ class ContentHashes:
         place = self._place(state)
         if place is None:
             return
+        temporary = unfinished(place.parent)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=".writing-", suffix=".tmp", dir=place.parent)
             try:
-                with os.fdopen(handle, "w") as file:
-                    file.write(value)
+                temporary.write_text(value)
                 os.replace(temporary, place)
             except OSError:
-                Path(temporary).unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
                 raise
         except OSError as error:
             # Only a short cut is lost: the next process reads the file again.

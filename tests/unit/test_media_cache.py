@@ -8,8 +8,11 @@ import itertools
 import logging
 import multiprocessing
 import os
+import random
+import signal
 import time
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,16 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from evr1_core.media import cache as cache_module
 from evr1_core.media import entry as entry_module
 from evr1_core.media.cache import ContentHashes, FrameCache, make_key
 from evr1_core.types import Clip, PatchFactors, VideoBudget
 
 
 def a_clip(seed: int = 0, frames: int = 6) -> Clip:
+    noise = np.frombuffer(random.Random(seed).randbytes(frames * 3 * 32 * 64), np.uint8)
     return Clip(
-        frames=np.random.default_rng(seed).integers(0, 256, (frames, 3, 32, 64), dtype=np.uint8),
+        frames=noise.reshape(frames, 3, 32, 64),
         times=tuple(index / 3 for index in range(frames)), indices=tuple(range(0, 10 * frames, 10)), source_fps=30000 / 1001,
         source_frames=61, duration=2.035, span=2.035, rotation=90, decoder="test-1", content_hash="c" * 64,
         key=hashlib.sha256(str(seed).encode()).hexdigest(),
@@ -72,6 +77,8 @@ def spoil(path: Path, how: str) -> None:
         content[:8] = (2**60).to_bytes(8, "little")
     elif how == "empty":
         content = bytearray()
+    elif how == "zeros":
+        content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
     elif how == "format":
         content = content.replace(b'"format": "2"', b'"format": "1"')
     elif how == "other":
@@ -79,7 +86,7 @@ def spoil(path: Path, how: str) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("how", ["cut", "longer", "bit", "header", "length", "empty", "format", "other"])
+@pytest.mark.parametrize("how", ["cut", "longer", "bit", "header", "length", "empty", "zeros", "format", "other"])
 def test_a_spoilt_entry_is_a_miss(tmp_path: Path, how: str) -> None:
     clip = a_clip()
     writer = FrameCache(tmp_path)
@@ -116,26 +123,41 @@ def test_a_folder_that_can_not_be_made(tmp_path: Path) -> None:
     assert FrameCache(tmp_path / "file" / "below").put(a_clip()) == 0
 
 
-def _hammer(directory: str, seed: int, failures: Any) -> None:
-    cache = FrameCache(Path(directory))
-    for turn in range(30):
-        clip = a_clip((seed + turn) % 3)
-        cache.put(clip)
-        if not same(FrameCache(Path(directory)).get(clip.key), clip):
-            failures.put((seed, turn))
+def _build(directory: str, seed: int, rounds: int) -> None:
+    cache, order = FrameCache(Path(directory), threads=1), random.Random(seed)
+    for _ in range(rounds):
+        for number in order.sample(range(10), 10):
+            cache.put(a_clip(number, 40))
 
 
-def test_writers_at_the_same_time(tmp_path: Path) -> None:
-    """Every read during the writing gives the whole clip: an entry appears complete or not at all."""
-    context = multiprocessing.get_context("spawn")
-    failures = context.Queue()
-    writers = [context.Process(target=_hammer, args=(str(tmp_path), seed, failures)) for seed in range(3)]
+def test_eight_writers_of_ten_entries_and_kill_9(tmp_path: Path) -> None:
+    """An entry appears complete or not at all, whoever writes it and whoever dies over it."""
+    context, order = multiprocessing.get_context("fork"), random.Random(0)
+    wanted = [a_clip(number, 40) for number in range(10)]
+
+    def start(seed: int, rounds: int) -> BaseProcess:
+        process = context.Process(target=_build, args=(str(tmp_path), seed, rounds))
+        process.start()
+        return process
+
+    writers = [start(seed, 10_000) for seed in range(8)]
+    killed, seen, until = 0, 0, time.monotonic() + 2.5
+    while time.monotonic() < until:
+        victim = order.randrange(8)
+        os.kill(writers[victim].pid or 0, signal.SIGKILL)
+        writers[victim].join()
+        writers[victim] = start(100 + killed, 10_000)
+        killed += 1
+        for clip in wanted:
+            found = FrameCache(tmp_path).get(clip.key)
+            assert found is None or same(found, clip)
+            seen += found is not None
     for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert [writer.exitcode for writer in writers] == [0, 0, 0] and failures.empty()
-    assert len(list(FrameCache(tmp_path).entries())) == 3 and not list(tmp_path.rglob("*.tmp"))
+        writer.kill()
+        writer.join()
+    start(0, 1).join()
+    assert killed > 5 and seen > 10 and len(list(FrameCache(tmp_path).entries())) == 10
+    assert all(same(FrameCache(tmp_path).get(clip.key), clip) for clip in wanted)
 
 
 def test_a_writer_that_is_killed_leaves_no_entry(tmp_path: Path) -> None:
@@ -147,6 +169,38 @@ def test_a_writer_that_is_killed_leaves_no_entry(tmp_path: Path) -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     assert FrameCache(tmp_path).get(clip.key) is None and list(FrameCache(tmp_path).entries()) == []
+
+
+def test_an_entry_replaced_while_it_is_mapped(tmp_path: Path) -> None:
+    cache, clip = FrameCache(tmp_path), a_clip()
+    cache.put(clip)
+    mapped = cache.get(clip.key)
+    other = replace(clip, frames=255 - clip.frames)
+    FrameCache(tmp_path).put(other)
+    assert same(mapped, clip) and same(cache.get(clip.key), other)
+    cache.path(clip.key).unlink()
+    assert same(mapped, clip) and cache.get(clip.key) is None
+
+
+def test_the_checksum_is_looked_at_once_per_file_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, looked = cache_module.intact, itertools.count()
+    monkeypatch.setattr(cache_module, "intact", lambda *given: (next(looked), real(*given))[1])
+    cache, clip = FrameCache(tmp_path), a_clip()
+    cache.put(clip)
+    assert all(same(cache.get(clip.key), clip) for _ in range(3)) and next(looked) == 1
+    cache.put(clip)
+    assert all(same(cache.get(clip.key), clip) for _ in range(3)) and next(looked) == 3
+
+
+def test_a_read_counts_as_use_once_a_day(tmp_path: Path) -> None:
+    cache, clip = FrameCache(tmp_path), a_clip()
+    cache.put(clip)
+    path = cache.path(clip.key)
+    for age, renewed in ((3_600, False), (90_000, True)):
+        before = time.time() - age
+        os.utime(path, (before, before))
+        assert same(cache.get(clip.key), clip)
+        assert (path.stat().st_mtime > before + 1) == renewed
 
 
 def test_every_part_of_the_key_counts() -> None:
