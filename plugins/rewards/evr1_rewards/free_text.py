@@ -53,9 +53,7 @@ def final_statement(text: str) -> str | None:
 
     An announcement (`The answer is`, `**Final answer:**`) announces the rest of its line, or all that follows when that is blank.
     """
-    last = None
-    for last in _ANNOUNCEMENT.finditer(text):
-        pass
+    last = max(_ANNOUNCEMENT.finditer(text), key=lambda match: match.start(), default=None)
     box = max(boxes(text), key=lambda event: event.start, default=None)
     if box and (last is None or box.start > last.start()):
         return box.text

@@ -69,9 +69,7 @@ def read_reply(reply: str, scale: tuple[float, float] | None = None) -> float:
     one is outside the scale or counts up to another number than the scale.
     """
     pattern = _VERDICTS if scale is None else _VERDICTS_AND_RATINGS
-    last = None
-    for last in pattern.finditer(extract(reply).visible):
-        pass
+    last = max(pattern.finditer(extract(reply).visible), key=lambda match: match.start(), default=None)
     if last is None:
         raise ScoringFailed("judge_unparsed")
     if last["verdict"]:

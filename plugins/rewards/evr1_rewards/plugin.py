@@ -25,6 +25,13 @@ def evr1_rewards() -> list[RewardSpec]:
             summary="label or option text against the gold options; single and multi-select",
         ),
         RewardSpec(
+            name="numerical",
+            problem_types=("numerical", "numeric", "number", "count", "counting", "regression"),
+            target="evr1_rewards.numerical:Numerical",
+            config="evr1_rewards.numerical:NumericalOptions",
+            summary="one number against the gold number: within a tolerance, exactly, or mean relative accuracy (regression)",
+        ),
+        RewardSpec(
             name="temporal-grounding",
             problem_types=("temporal-grounding", "temporal-video-grounding"),
             target="evr1_rewards.temporal_grounding:TemporalGrounding",
@@ -45,6 +52,21 @@ def evr1_rewards() -> list[RewardSpec]:
             config="evr1_rewards.spatial_grounding:SpatialGroundingOptions",
             summary="boxes in declared coordinate frames against the gold boxes; IoU of the best one-to-one matching",
             requires=("scipy>=1.14",),
+        ),
+        RewardSpec(
+            name="ocr",
+            problem_types=("ocr",),
+            target="evr1_rewards.ocr:Ocr",
+            config="evr1_rewards.ocr:OcrOptions",
+            summary="text that is read against the gold text: word error rate, character error rate or equality",
+            requires=("rapidfuzz>=3.10",),
+        ),
+        RewardSpec(
+            name="boolean",
+            problem_types=("boolean", "binary-classification", "yes-no", "true-false"),
+            target="evr1_rewards.boolean:Boolean",
+            config="evr1_rewards.multiple_choice:MultipleChoiceOptions",
+            summary="yes or no against the gold polarity; rows with options are scored as multiple choice",
         ),
         RewardSpec(
             name="code",
@@ -70,5 +92,12 @@ def evr1_rewards() -> list[RewardSpec]:
             template="code",
             summary="HTML: likeness of the two document trees in structure, text and attributes",
             requires=("selectolax>=0.3.21",),
+        ),
+        RewardSpec(
+            name="preference",
+            problem_types=("preference", "llava", "critic", "pairwise"),
+            target="evr1_rewards.preference:Preference",
+            config="evr1_rewards.preference:PreferenceOptions",
+            summary="verdict on two responses, or a rating on a scale, against the gold one; or graded by the judge",
         ),
     ]
