@@ -5,34 +5,45 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evr1_core.scoring.score import cause
 from evr1_core.types import Group
 
 GIB = 2**30
+LEFT_OUT, SAME_ANSWER, UNPARSED = 0.01, 0.9, 0.5
+"""Shares of a step's answers above which a warning is given: without a number, with one text, unreadable."""
+FEW = 16
+"""Answers below which a share of equal or unreadable ones says nothing."""
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Means over all answers of a step, dropped groups included.
 
     `reward/*` are means over the answers that have the number; `score/*` are shares of all answers, so that a mean
-    over few is seen as such.
+    over few is seen as such: by status, by status and cause, and `score/whole` of answers without an answer block.
+    `accuracy/*` and `format/*` are means, `unparsed/*` and `failed/*` shares, within one problem type.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if not rollouts:
         return {}
     values: dict[str, list[float]] = defaultdict(list)
-    statuses: dict[str, int] = dict.fromkeys(("scored", "unparsed", "failed", "invalid_gold"), 0)
+    counts: Counter[str] = Counter(dict.fromkeys(("scored", "unparsed", "failed", "invalid_gold", "whole"), 0))
     for group in groups:
         for rollout in group.rollouts:
             score = rollout.score
-            statuses[score.status] += 1
+            kind = group.sample.problem_type
+            counts[score.status] += 1
+            counts["whole"] += score.source == "whole"
+            if score.status != "scored":
+                counts[f"{score.status}/{cause(score)}"] += 1
             named = {"reward/value": score.value, "reward/accuracy": score.accuracy, "reward/format": score.format}
             named |= {f"reward/part_{name}": part for name, part in score.parts.items()}
-            named[f"accuracy/{group.sample.problem_type}"] = score.accuracy
+            named |= {f"accuracy/{kind}": score.accuracy, f"format/{kind}": score.format}
+            named |= {f"{status}/{kind}": float(score.status == status) for status in ("unparsed", "failed")}
             for name, value in named.items():
                 if value is not None:
                     values[name].append(value)
@@ -40,7 +51,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     cut = sum(rollout.completion.finish_reason == "length" for rollout in rollouts)
     return {
         **{name: sum(found) / len(found) for name, found in values.items()},
-        **{f"score/{status}": count / len(rollouts) for status, count in statuses.items()},
+        **{f"score/{name}": count / len(rollouts) for name, count in counts.items()},
         "rollout/groups": len(groups),
         "rollout/answers": len(rollouts),
         "rollout/tokens_mean": sum(lengths) / len(lengths),
@@ -48,6 +59,26 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/truncated": cut / len(rollouts),
         "rollout/prompt_tokens_max": max(len(group.prompt.token_ids) for group in groups),
     }
+
+
+def complaints(groups: Sequence[Group]) -> list[str]:
+    """What is wrong with the answers of a step, for people."""
+    scores = [rollout.score for group in groups for rollout in group.rollouts]
+    found = []
+    lost = [score for score in scores if score.status in ("failed", "invalid_gold")]
+    if len(lost) > LEFT_OUT * len(scores):
+        found.append(f"{len(lost)} of {len(scores)} answers could not be scored, the first: {lost[0].status}: {lost[0].reason}")
+    if len(scores) < FEW:
+        return found
+    unparsed = [score for score in scores if score.status == "unparsed"]
+    if len(unparsed) > UNPARSED * len(scores):
+        reason, count = Counter(map(cause, unparsed)).most_common(1)[0]
+        found.append(f"{len(unparsed)} of {len(scores)} answers can't be read, {count} of them: {reason}")
+    texts = Counter(rollout.score.answer or rollout.completion.text.strip() for group in groups for rollout in group.rollouts)
+    text, count = texts.most_common(1)[0]
+    if count > SAME_ANSWER * len(scores) and len(groups) > 1:
+        found.append(f"{count} of {len(scores)} answers are the same: {text[:80]!r}")
+    return found
 
 
 def memory_metrics() -> dict[str, float]:

@@ -26,13 +26,10 @@ from evr1_core.errors import RequestError
 from evr1_core.record.console import Console
 from evr1_core.record.files import JsonLines, cut_from, lock
 from evr1_core.record.manifest import manifest, now, write_manifest
-from evr1_core.record.metrics import group_metrics, memory_metrics, split_finite
+from evr1_core.record.metrics import complaints, group_metrics, memory_metrics, split_finite
 from evr1_core.record.rollouts import rollout_rows
 from evr1_core.record.tracker import Trackers
 from evr1_core.types import Exclusion, Group
-
-FAILED_SHARE = 0.01
-"""Share of answers without a number in one step above which a warning is given."""
 
 
 class StepRecord:
@@ -73,10 +70,8 @@ class StepRecord:
         self.log(group_metrics(seen))
         self.log({"selection/kept": kept, "selection/dropped": len(seen) - kept - surplus, "selection/surplus": surplus})
         self.log({"selection/tries": tries})
-        scores = [rollout.score for group in seen for rollout in group.rollouts]
-        lost = [score for score in scores if score.status in ("failed", "invalid_gold")]
-        if len(lost) > FAILED_SHARE * len(scores):
-            self.warn(f"{len(lost)} of {len(scores)} answers could not be scored, the first: {lost[0].status}: {lost[0].reason}")
+        for text in complaints(seen):
+            self.warn(text)
 
     def rollouts(self, groups: Sequence[Group], advantages: Sequence[float | None] | None = None) -> None:
         """The groups that are trained on. `advantages`: one number per answer, in order, when they are known."""

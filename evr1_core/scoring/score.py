@@ -20,7 +20,7 @@ from evr1_core.plugins import build, normal_problem_type, reward_for, serves
 from evr1_core.scoring.extract import Extracted, extract, format_score, unwrap_gold
 from evr1_core.scoring.reward import Answer, InvalidGold, JudgeNeeded, ScoringFailed, ScoringStop, Unparsed, no_judge
 from evr1_core.specs import RewardSpec
-from evr1_core.types import Sample, Score
+from evr1_core.types import Rollout, Sample, Score
 
 SCORER_VERSION = "1"
 """Changes when one response may get another number; stored with results, so that they can be scored anew."""
@@ -57,6 +57,11 @@ def training_value(score: Score, section: RewardSection, problem_type: str = "",
         section = section_for(section, problem_type)
         return section.format_weight * (score.format or 0.0) + overlong_penalty(section, response_tokens)
     return None
+
+
+def rollout_value(sample: Sample, rollout: Rollout, section: RewardSection) -> float | None:
+    """`training_value` of one answer to a sample."""
+    return training_value(rollout.score, section, sample.problem_type, len(rollout.completion.token_ids))
 
 
 def caused_by_answer(score: Score) -> bool:
@@ -353,6 +358,7 @@ __all__ = [
     "check_judge",
     "check_rewards",
     "evaluation_accuracy",
+    "rollout_value",
     "section_for",
     "training_value",
 ]

@@ -39,7 +39,7 @@ class RewardBatch:
     truncated: Tensor
     """bool [B], cut off at the length limit."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """Named reward components, float64 [B], NaN where absent."""
+    """Named reward components, float64 [B], NaN where absent: `accuracy`, `format`, and whatever the rewards name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ import torch
 
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.record.record import StepRecord
-from evr1_core.scoring.score import training_value
+from evr1_core.scoring.score import cause, rollout_value
 from evr1_core.train import selection
 from evr1_core.train.run import Run
 from evr1_core.train.update import TrainBatch, credit, mismatch, update
@@ -83,7 +84,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
     options, rewards, wanted = run.algorithm.options, run.config.rewards, run.config.train.batch_size
     kept: list[Group] = []
     seen: list[Group] = []
-    tries, media = 0, run.store.counters.as_dict()
+    tries, media, scoring = 0, run.store.counters.as_dict(), run.pool.counters()
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
         samples = next(run.order, None)
         if samples is None:
@@ -101,6 +102,7 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         kept += chosen
         tries += 1
     record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
+    record.log({name: count - scoring[name] for name, count in run.pool.counters().items()})
     record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
     if tries and (not kept or options.dynamic_sampling and len(kept) < wanted):
         run.last_explanation = selection.explain_no_signal(seen, options, rewards, tries)
@@ -132,13 +134,15 @@ def score(run: Run, prompts: Sequence[Prompt], answers: Sequence[Sequence[Comple
 
 def check_scores(run: Run, groups: Sequence[Group]) -> None:
     """A run whose scorer fails learns nothing true: above the limit it stops. Failures that an answer caused count as wrong answers."""
-    scores = [(group.sample, rollout.score) for group in groups for rollout in group.rollouts]
-    failed = [(sample, found) for sample, found in scores if training_value(found, run.config.rewards) is None]
-    if scores and len(failed) / len(scores) > run.config.rewards.max_failed:
-        sample, found = failed[0]
+    rewards, rollouts = run.config.rewards, [(group.sample, rollout) for group in groups for rollout in group.rollouts]
+    failed = [(sample, rollout.score) for sample, rollout in rollouts if rollout_value(sample, rollout, rewards) is None]
+    if rollouts and len(failed) / len(rollouts) > rewards.max_failed:
+        causes = Counter(f"{score.status}/{cause(score)}" for _, score in failed)
+        sample, first = failed[0]
         raise Evr1Error(
-            f"{len(failed)} of {len(scores)} answers could not be scored (limit rewards.max_failed={run.config.rewards.max_failed}); "
-            f"the first: sample {sample.id}, {found.status}: {found.reason}. `evr1 data check` finds faulty rows"
+            f"{len(failed)} of {len(rollouts)} answers could not be scored (limit rewards.max_failed={rewards.max_failed}): "
+            f"{', '.join(f'{count} {name}' for name, count in causes.most_common())}; "
+            f"the first: sample {sample.id}, {first.status}: {first.reason}. `evr1 data check` finds faulty rows"
         )
 
 

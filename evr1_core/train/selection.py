@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error
-from evr1_core.scoring.score import evaluation_accuracy, training_value
+from evr1_core.scoring.score import evaluation_accuracy, rollout_value
 from evr1_core.train.options import AlgorithmOptions
 from evr1_core.types import Group
 
@@ -24,9 +24,10 @@ class NoSignal(Evr1Error):
 
 def metric(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> list[float]:
     """The answers' accuracy or value, a failure that an answer caused counting as a wrong one; those without a number are left out."""
-    scores = [rollout.score for rollout in group.rollouts]
-    by_accuracy = options.sampling_metric == "accuracy"
-    found = [evaluation_accuracy(score) if by_accuracy else training_value(score, rewards) for score in scores]
+    if options.sampling_metric == "accuracy":
+        found = [evaluation_accuracy(rollout.score) for rollout in group.rollouts]
+    else:
+        found = [rollout_value(group.sample, rollout, rewards) for rollout in group.rollouts]
     return [value for value in found if value is not None]
 
 

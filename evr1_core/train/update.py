@@ -18,7 +18,7 @@ from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error
 from evr1_core.policy.forward import Row, as_rectangle
 from evr1_core.policy.policy import Policy
-from evr1_core.scoring.score import training_value
+from evr1_core.scoring.score import evaluation_accuracy, rollout_value
 from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, Totals, aggregate
 from evr1_core.types import Group
 
@@ -51,16 +51,15 @@ def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection
     """Advantages for every token of every answer."""
     answers = [(index, group, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
     tokens = [rollout.completion.token_ids for _, _, rollout in answers]
-    values = [training_value(rollout.score, section) for _, _, rollout in answers]
+    values = [rollout_value(group.sample, rollout, section) for _, group, rollout in answers]
     truncated = torch.tensor([rollout.completion.finish_reason == "length" for _, _, rollout in answers])
     mask = as_rectangle([[1] * len(ids) for ids in tokens], 0, torch.bool)
     if algorithm.options.mask_truncated:
         mask &= ~truncated[:, None]
-    rewards = torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
-    names = sorted({name for _, _, rollout in answers for name in rollout.score.parts})
-    parts = {
-        name: torch.tensor([rollout.score.parts.get(name, math.nan) for _, _, rollout in answers], dtype=torch.float64) for name in names
-    }
+    rewards = _numbers(values)
+    scores = [rollout.score for _, _, rollout in answers]
+    named = [{**score.parts, "accuracy": evaluation_accuracy(score), "format": score.format} for score in scores]
+    parts = {name: _numbers([found.get(name) for found in named]) for name in sorted(set().union(*named))}
     batch = RewardBatch(
         rewards=rewards,
         groups=torch.tensor([index for index, _, _ in answers]),
@@ -107,6 +106,11 @@ def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str,
     metrics.update({name: sum(values) / len(values) for name, values in stepped.items()})
     metrics["policy/tokens"] = float(tokens)
     return metrics
+
+
+def _numbers(values: Sequence[float | None]) -> Tensor:
+    """float64 [B], NaN for None."""
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
 
 
 def _mini_batches(count: int, parts: int) -> list[list[int]]:
