@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evr1_core.config.models import JudgeSection
+from evr1_core.config.rewards import JudgeSection
 from evr1_core.policy.load import load_adapter
 from evr1_core.rollout.engine import EngineContext, choose_engine, open_engine
 from evr1_core.rollout.setup import choose_device

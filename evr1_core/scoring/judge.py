@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from evr1_core.config.models import JudgeSection
+from evr1_core.config.rewards import JudgeSection
 from evr1_core.scoring.judge_cache import JudgeCache, reply_key
 from evr1_core.scoring.reward import ScoringFailed
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from evr1_core.config.models import JudgeSection
+from evr1_core.config.rewards import JudgeSection
 from evr1_core.errors import RequestError
 from evr1_core.scoring.judge import Passing, Reply, unavailable
 

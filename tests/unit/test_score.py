@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evr1_core import plugins
-from evr1_core.config.models import OverlongSection, RewardSection
+from evr1_core.config.rewards import OverlongSection, RewardSection
 from evr1_core.errors import RequestError
 from evr1_core.scoring import Answer, InvalidGold, Reward, ScoringFailed, Unparsed
 from evr1_core.scoring import score as scoring
