@@ -15,7 +15,7 @@ READ_CHARS = 10_000
 
 _YES = "yes y true t 1 correct right yeah yep 是 对 正确 真"
 _NO = "no n false f 0 incorrect wrong nope 否 不是 不对 错 错误 假"
-WORDS: dict[str, bool] = dict.fromkeys(_YES.split(), True) | dict.fromkeys(_NO.split(), False)
+WORDS: dict[str, bool] = {**dict.fromkeys(_YES.split(), True), **dict.fromkeys(_NO.split(), False)}
 """Every word that is an answer on its own, and whether it says yes."""
 
 _BRACKETS = str.maketrans("", "", "()[]{}（）【】")
@@ -31,6 +31,7 @@ _REGION_START = re.compile(
     re.IGNORECASE,
 )
 _OR_OTHER = re.compile(r"\s{0,4}(?:\b(?:or|and)\b|/)", re.IGNORECASE)
+_ALTERNATIVE = re.compile(r"\s{0,4}(?:not\s{1,4})?(?P<word>yes|no|true|false|correct|incorrect|right|wrong)\b", re.IGNORECASE)
 _LEADING = re.compile(
     r"[\s\"'“‘(\[>•-]{0,8}(?P<word>yes|no|true|false|yeah|yep|nope)(?:(?=[ \t]{0,8}(?:\Z|\n|(?!['’/_-])[^\w\s]|-(?!\w)))"
     r"|(?=\s{1,8}(?:it|they|he|she|there|the|this|that|these|those|we|i|you|his|her|its|because|since|as)\b))",
@@ -104,7 +105,7 @@ def polarity(text: str) -> bool:
 
 def _from_events(text: str) -> bool | None:
     """What the last box, announcement or statement says that says something."""
-    statements = [Event("statement", match.start(), _stated(match)) for match in _STATEMENT.finditer(text)]
+    statements = [Event("statement", match.start(), _stated(text, match)) for match in _STATEMENT.finditer(text)]
     seen: set[tuple[str, str]] = set()  # hostile answers repeat one announcement a thousand times
     for event in events(text, *statements):
         key = (event.kind, event.text)
@@ -112,8 +113,8 @@ def _from_events(text: str) -> bool | None:
             continue
         seen.add(key)
         if event.kind == "statement":
-            said = WORDS[event.text]
-            if _leading(text) == (not said):
+            said = WORDS.get(event.text)
+            if said is None or _leading(text) == (not said):
                 raise Unparsed("ambiguous")
         else:
             said = listed(plain(event.text))
@@ -124,9 +125,19 @@ def _from_events(text: str) -> bool | None:
     return None
 
 
-def _stated(match: re.Match[str]) -> str:
+def _stated(text: str, match: re.Match[str]) -> str:
+    """Yes or no; "either" where the other word follows as an alternative."""
+    said = WORDS[match["word"].lower()]
+    if _other_follows(text, match.end(), said):
+        return "either"
     denied = bool(match["not"] or match["not_short"])
-    return "yes" if WORDS[match["word"].lower()] != denied else "no"
+    return "yes" if said != denied else "no"
+
+
+def _other_follows(text: str, start: int, said: bool) -> bool:
+    either = _OR_OTHER.match(text, start)
+    other = _ALTERNATIVE.match(text, either.end()) if either else None
+    return other is not None and WORDS[other["word"].lower()] != said
 
 
 def _at_start(region: str) -> bool | None:
@@ -134,15 +145,9 @@ def _at_start(region: str) -> bool | None:
     if not match:
         return None
     said = WORDS[(match["word"] or match["han"]).lower()]
-    rest = region[match.end() :]
-    if either := _OR_OTHER.match(rest):
-        other = _REGION_START.match(rest, either.end())
-        if other and WORDS[(other["word"] or other["han"]).lower()] != said:
-            raise Unparsed("ambiguous")
-        return None
-    if listed(rest) == (not said):
+    if _other_follows(region, match.end(), said) or listed(region[match.end() :]) == (not said):
         raise Unparsed("ambiguous")
-    return said
+    return None if _OR_OTHER.match(region, match.end()) else said
 
 
 def _leading(text: str) -> bool | None:
