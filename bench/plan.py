@@ -1,4 +1,5 @@
-"""How long planning takes: 10,000 rows over 1,000 different videos, the first time, again, and after some files changed.
+"""How long planning takes: 10,000 rows over 1,000 different videos, the first time, again, after some files changed, and with
+every video made smaller.
 
     python bench/plan.py [--rows 10000] [--videos 1000] [--workers N] [--model DIRECTORY] [--json]
 
@@ -16,7 +17,7 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 def encode(path: Path, frames: int = 96, size: tuple[int, int] = (240, 320)) -> None:
@@ -77,12 +78,13 @@ def measure(folder: Path, model: str | None, rows: int, videos: int, workers: in
         found.append({"what": what, "seconds": round(time.perf_counter() - began, 3), "load": round(os.getloadavg()[0], 1)})
         return made
 
-    def plan() -> Any:
+    def plan(limit: int = 20_000) -> Any:
         # A new store and builder each time, as in a new process.
         with closing(MediaStore(folder / "cache")) as store:
-            builder = PromptBuilder(adapter, store, Budget(), max_prompt_tokens=20_000, workers=workers)
+            builder = PromptBuilder(adapter, store, Budget(), max_prompt_tokens=limit, overlong=overlong, workers=workers)
             return plan_rows(samples, builder, folder / "cache")
 
+    overlong: Literal["exclude", "shrink"] = "exclude"
     samples = timed("read the rows", lambda: read_samples(folder / "rows.jsonl").samples)
     adapter = timed("open tokenizer and processor", lambda: load_adapter(model or str(folder / "model")))
     first = timed("plan, first time", plan)
@@ -92,6 +94,10 @@ def measure(folder: Path, model: str | None, rows: int, videos: int, workers: in
         os.utime(folder / f"{at}.mp4")
     changed = timed("plan after 1 % of the files changed", plan)
     assert changed.rows == first.rows and changed.planned == rows // 100
+    overlong = "shrink"
+    limit = min(row.tokens for row in first.rows) * 2 // 3
+    smaller = timed("plan, every video made smaller", lambda: plan(limit))
+    assert all(row.budget is not None and row.tokens <= limit for row in smaller.rows)
     return found
 
 

@@ -58,7 +58,7 @@ def plan_ahead(data: DataSection, rows: Rows, builder: PromptBuilder, store: Med
 def summary(plan: DataPlan) -> str:
     """One line of a plan."""
     lengths = distribution(row.tokens for row in plan.rows if row.tokens is not None)
-    tokens = f"{lengths['50%']:,} prompt tokens in the middle, at most {lengths['max']:,}" if lengths else "no prompt"
+    tokens = f"median {lengths['50%']:,} prompt tokens, longest {lengths['max']:,}" if lengths else "no prompt"
     left_out = Counter(one.reason for one in plan.exclusions)
     smaller = sum(row.budget is not None for row in plan.rows)
     parts = [f"{count:,} {reason}" for reason, count in left_out.items()] + ([f"{smaller:,} with smaller media"] if smaller else [])
