@@ -196,7 +196,7 @@ def probe_video(path: str) -> MediaInfo:
         if container_name in _RAW:
             # The demuxer stamps a rate of its own on these; only the decoder reads the one in the stream.
             rate = stream.guessed_rate or rate
-        grid = _indexed(stream)
+        grid = _indexed(stream, os.path.getsize(path))
         given = _packets(path, container, stream)
         packets = _table(islice(given, _HEAD) if grid else given)
         clock = _clock(packets, stream.time_base, rate, container_name in _UNTIMED)
@@ -285,10 +285,11 @@ class _Grid:
         return first + self.step * np.arange(self.frames, dtype=np.int64)
 
 
-def _indexed(stream: Any) -> _Grid | None:
-    """The constant grid in the container's index, or None when there is no full index, no one rate, or frames that aren't shown."""
+def _indexed(stream: Any, size: int) -> _Grid | None:
+    """The constant grid in the container's index, or None when there is no full index, no one rate, frames that aren't shown, or more
+    frames than the file has bytes."""
     entries = stream.index_entries
-    if not stream.frames or len(entries) != stream.frames or not 2 <= len(entries) <= MAX_FRAMES:
+    if not stream.frames or len(entries) != stream.frames or not 2 <= len(entries) <= min(MAX_FRAMES, size):
         return None
     step, previous = entries[1].timestamp - entries[0].timestamp, entries[0].timestamp
     if step <= 0:

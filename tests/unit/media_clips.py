@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,25 @@ def write_clip(
     options: dict[str, str] | None = None,
     rotation: int | None = None,
     container: dict[str, str] | None = None,
+    prepare: Callable[[Any], None] | None = None,
+    milliseconds: Sequence[int] | None = None,
+    muxer: str | None = None,
 ) -> str:
-    with av.open(str(path), "w", options=container or {}) as out:
+    """A clip of `frames` pictures, 10 a second or at `milliseconds`; `prepare` gets the stream before it is opened."""
+    with av.open(str(path), "w", format=muxer, options=container or {}) as out:
         stream: Any = out.add_stream(codec, rate=10, options=options or {})
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.height, stream.width, stream.pix_fmt = *paint(0).shape[:2], "yuv420p"
         if rotation is not None:
             stream.set_display_rotation(rotation)
+        if milliseconds is not None:
+            stream.codec_context.time_base = Fraction(1, 1000)
+        if prepare is not None:
+            prepare(stream)
         for index in range(frames):
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(paint(index), format="rgb24")))
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(paint(index)), format="rgb24")
+            if milliseconds is not None:
+                frame.pts, frame.time_base = milliseconds[index], Fraction(1, 1000)
+            out.mux(stream.encode(frame))
         out.mux(stream.encode())
     return str(path)
 
