@@ -97,9 +97,10 @@ def run(
     from evr1_core.rollout.engine import choose_engine, open_engine
     from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
     from evr1_core.scoring.pool import ScoringPool
-    from evr1_core.scoring.score import check_rewards
+    from evr1_core.scoring.score import check_judge, check_rewards
 
     check_rewards(config.rewards)
+    check_judge(config.rewards, samples)
     name, device = model_name(config), choose_device(config.model.device)
     template = config.data.template or getattr(benchmark, "template", None)
     config = config.model_copy(update={"data": config.data.model_copy(update={"template": template})})

@@ -46,6 +46,8 @@ class Pool(Protocol):
 
     def score_completions(self, pairs: Any) -> list[Score]: ...
 
+    def counters(self) -> dict[str, float]: ...
+
 
 def evaluate(
     engine: Engine,
@@ -71,6 +73,7 @@ def evaluate(
     done, total = len(samples) - len(left), len(samples)
     tell = progress or (lambda done, total: None)
     tell(done, total)
+    before = pool.counters()
     with Chunks(builder, left) as chunks, ThreadPoolExecutor(1, thread_name_prefix="evr1-evaluate-score") as scorer:
         pending: Future[None] | None = None
         for prompts, excluded in chunks:
@@ -90,6 +93,7 @@ def evaluate(
     if results.retries:
         failed = len(results.retries)
         summary["notes"].append(f"the engine failed on {failed} chunks, then went prompt by prompt; first: {results.retries[0]}")
+    summary["scoring"] = {name: count - before[name] for name, count in pool.counters().items()}  # of this start
     identity = {"settings": results.settings_hash, "model": results.settings.get("model")}
     results.write_summary({**(about or {}), **summary, **identity})
     return report, summary

@@ -15,8 +15,15 @@ from evr1_core.record.manifest import template_hashes
 from evr1_core.scoring.score import SCORER_VERSION
 from evr1_core.types import Sampling
 
-NOT_IN_NUMBERS = {"workers", "max_failed"}
-"""Keys of the reward section that change how fast scoring is, not what it gives."""
+NOT_IN_NUMBERS: Any = {
+    "workers": True,
+    "max_failed": True,
+    "judge": {
+        name: True
+        for name in ("url", "api_key_env", "timeout", "tries", "concurrency", "max_requests", "max_total_tokens", "cache", "cache_dir")
+    },
+}
+"""Keys of the reward section that change how scoring is done, not what it gives."""
 
 
 def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str, Any]) -> dict[str, Any]:

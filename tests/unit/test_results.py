@@ -82,6 +82,9 @@ class Pool:
     def __init__(self, odd: dict[str, Score] | None = None) -> None:
         self.odd = odd or {}
 
+    def counters(self) -> dict[str, float]:
+        return {}
+
     def score_completions(self, pairs: Any) -> list[Score]:
         return [self.odd.get(p.sample.id) or Score(accuracy=float(p.sample.answer == c.text[0]), format=1.0, value=1.0) for p, c in pairs]
 
