@@ -23,7 +23,7 @@ CALLS = 500
 _LOAD_SECONDS = 60.0
 _MAX_REPLY = 64 << 20
 _BOOT = "import sys; sys.path[:] = {path!r}; from evr1_core.scoring.helper import serve; serve({fd}, {target!r}, {seconds}, {memory})"
-_READY, _DONE, _FAULT, _MEMORY = b"r", b"d", b"f", b"m"
+_READY, _DONE, _REFUSED, _MEMORY, _BROKEN = b"r", b"d", b"v", b"m", b"b"
 
 
 class Exceeded(Exception):
@@ -35,7 +35,10 @@ class Exceeded(Exception):
 
 
 class Helper:
-    """`helper(request)` is the function `target` (`package.module:name`, bytes -> bytes) called elsewhere. Usable from several threads."""
+    """`helper(request)` calls a function elsewhere. Usable from several threads.
+
+    `target` (`package.module:name`) loads what the function needs and returns it: `() -> (bytes -> bytes)`. Loading is not counted.
+    """
 
     def __init__(self, target: str, seconds: float, memory: int) -> None:
         """`seconds` is the time of one call, `memory` the address space of the process in bytes."""
@@ -47,7 +50,8 @@ class Helper:
         atexit.register(self.close)
 
     def __call__(self, request: bytes) -> bytes:
-        """Raises Exceeded; ValueError with the function's message where it refuses the input; ImportError when it can't be loaded."""
+        """Raises Exceeded; ValueError with the function's message where it refuses the input; ImportError when it can't be
+        loaded; RuntimeError for any other exception of the function: a fault of its own."""
         with self._lock:
             connection = self._ready()
             try:
@@ -64,8 +68,10 @@ class Helper:
         kind, content = reply[:1], reply[1:]
         if kind == _MEMORY:
             raise Exceeded("memory")
-        if kind == _FAULT:
+        if kind == _REFUSED:
             raise ValueError(content.decode())
+        if kind == _BROKEN:
+            raise RuntimeError(f"{self.target}: {content.decode()}")
         return content
 
     def close(self) -> None:
@@ -112,9 +118,9 @@ def serve(fd: int, target: str, seconds: float, memory: int) -> None:
     os.set_inheritable(fd, False)
     connection = Connection(fd)
     try:
-        function = resolve(target)
+        function = resolve(target)()
     except Exception as fault:
-        connection.send_bytes(_FAULT + str(fault).encode())
+        connection.send_bytes(_BROKEN + str(fault).encode())
         return
     for kind, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         hard = resource.getrlimit(kind)[1]
@@ -132,7 +138,9 @@ def serve(fd: int, target: str, seconds: float, memory: int) -> None:
             reply = _DONE + function(request)
         except MemoryError:
             reply = _MEMORY
+        except ValueError as fault:
+            reply = _REFUSED + str(fault)[:300].encode("utf-8", "replace")
         except Exception as fault:
-            reply = _FAULT + f"{type(fault).__name__}: {fault}"[:300].encode("utf-8", "replace")
+            reply = _BROKEN + f"{type(fault).__name__}: {fault}"[:300].encode("utf-8", "replace")
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send_bytes(reply)

@@ -13,7 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from evr1_core.scoring import ScoringFailed
+from evr1_core.scoring import InvalidGold, ScoringFailed
+from evr1_core.types import Sample
 
 _FENCE = re.compile(r"`{3,}+|~{3,}+")
 _INFO = re.compile(r"[ \t]*+([\w+#.-]*+)[^`\n]*+\n")
@@ -65,6 +66,15 @@ def fenced_code(text: str, languages: Collection[str]) -> str | None:
     blocks = fences(text)
     matching = [block for block in blocks if block.language in languages]
     return (matching or blocks)[-1].content if blocks else None
+
+
+def gold_code(sample: Sample) -> str:
+    """The gold code of a row. Raises InvalidGold (`missing`, `type`)."""
+    if sample.answer is None or sample.answer == "":
+        raise InvalidGold("missing")
+    if not isinstance(sample.answer, str):
+        raise InvalidGold("type")
+    return sample.answer
 
 
 def tidy(code: str) -> str:

@@ -9,13 +9,13 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from evr1_core.scoring import Answer, InvalidGold, ScoringFailed, Unparsed
 from evr1_core.scoring.helper import Exceeded, Helper
 from evr1_core.types import Sample, Score
-from evr1_rewards.code import CodeOptions, dice, fenced_code, fences, need, weighted_mean
+from evr1_rewards.code import CodeOptions, dice, fenced_code, fences, gold_code, weighted_mean
 
 MAX_CHARS, MAX_NODES, MAX_DEPTH = 500_000, 20_000, 512
 SECONDS, MEMORY = 5.0, 1 << 30
@@ -69,10 +69,8 @@ class HtmlCode:
         return Score(accuracy=accuracy, answer=code, parts={name: value for name, value in alike.items() if value is not None})
 
     def _gold(self, sample: Sample) -> Mapping[str, Counter[Hashable]]:
-        if not isinstance(sample.answer, str) or not sample.answer.strip():
-            raise InvalidGold("missing")
         try:
-            return parts_of(sample.answer)
+            return parts_of(gold_code(sample))
         except Faulty as fault:
             raise InvalidGold("html") from fault
 
@@ -113,12 +111,20 @@ def _parts_of(html: str) -> Mapping[str, Counter[Hashable]] | None:
     return {name: Counter({tuple(key): count for *key, count in found[name]}) for name in WEIGHTS}
 
 
-def describe(html: bytes) -> bytes:
-    """Called in the parsing process: the multisets as JSON, each entry with its count at the end. Raises ValueError over a limit."""
+def reader() -> Callable[[bytes], bytes]:
+    """What the parsing process does: the multisets as JSON, each entry with its count at the end. ValueError over a limit."""
     from selectolax.lexbor import LexborHTMLParser
 
+    def described(html: bytes) -> bytes:
+        parser = LexborHTMLParser(html.decode())
+        parts = _walk(parser.root)
+        return json.dumps({name: [[*key, count] for key, count in counter.items()] for name, counter in parts.items()}).encode()
+
+    return described
+
+
+def _walk(root: Any) -> dict[str, Counter[tuple[str, ...]]]:
     parts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in WEIGHTS}
-    root = LexborHTMLParser(html.decode()).root
     stack: list[tuple[Any, str, int, bool]] = [(root, "", 1, False)] if root is not None else []
     nodes = 0
     while stack:
@@ -129,22 +135,25 @@ def describe(html: bytes) -> bytes:
         tag = node.tag
         if tag == "-text":
             if not silent:
-                parts["text"].update((word,) for word in node.text_content.lower().split())
+                parts["text"].update((word,) for word in (node.text_content or "").lower().split())
         elif not tag.startswith(("-", "!")):
             if tag not in _FRAME:
                 parts["structure"][parent, tag] += 1
-            for name, value in node.attributes.items():
-                value = value or ""
-                for item in value.split() if name == "class" else [" ".join(value.split())]:
-                    parts["attributes"][tag, name, item] += 1
+            parts["attributes"].update(_attributes(tag, node.attributes))
         child = node.first_child
         while child is not None:
             stack.append((child, tag, depth + 1, silent or tag in _SILENT))
             child = child.next
-    return json.dumps({name: [[*key, count] for key, count in counter.items()] for name, counter in parts.items()}).encode()
+    return parts
+
+
+def _attributes(tag: str, attributes: Mapping[str, str | None]) -> Iterator[tuple[str, str, str]]:
+    for name, value in attributes.items():
+        words = (value or "").split()
+        for item in words if name == "class" else [" ".join(words)]:
+            yield tag, name, item
 
 
 @functools.cache
 def _helper() -> Helper:
-    need("selectolax.lexbor", "selectolax")
-    return Helper(f"{__name__}:describe", SECONDS, MEMORY)
+    return Helper(f"{__name__}:reader", SECONDS, MEMORY)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from evr1_core.scoring import Answer, InvalidGold, Unparsed
 from evr1_core.scoring.sandbox import LAYERS, Limits, Run, run_python
 from evr1_core.types import Sample, Score
-from evr1_rewards.code import CodeOptions, dice, fenced_code, tidy
+from evr1_rewards.code import CodeOptions, dice, fenced_code, gold_code, tidy
 from evr1_rewards.python_tests import Test, read_tests
 
 MAX_CHARS, MAX_NESTING = 50_000, 60
@@ -50,9 +50,7 @@ class PythonCode:
         tests = read_tests(sample.extra.get("tests"))
         if tests is not None:
             return tests
-        if not isinstance(sample.answer, str) or not sample.answer.strip():
-            raise InvalidGold("missing")
-        tree = parse(sample.answer)
+        tree = parse(gold_code(sample))
         if tree is None:
             raise InvalidGold("python")
         return tree

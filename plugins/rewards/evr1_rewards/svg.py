@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evr1_core.scoring import Answer, InvalidGold, ScoringFailed, Unparsed
 from evr1_core.types import Sample, Score
-from evr1_rewards.code import CodeOptions, dice, fenced_code, fences, need, weighted_mean
+from evr1_rewards.code import CodeOptions, dice, fenced_code, fences, gold_code, need, weighted_mean
 from evr1_rewards.svg_drawing import NotDrawable, draw, likeness, local, renderer, target
 
 if TYPE_CHECKING:
@@ -76,10 +76,8 @@ class SvgCode:
         )
 
     def _gold(self, sample: Sample) -> Element:
-        if not isinstance(sample.answer, str) or not sample.answer.strip():
-            raise InvalidGold("missing")
         try:
-            return parse(sample.answer)
+            return parse(gold_code(sample))
         except Faulty as fault:
             raise InvalidGold("svg") from fault
 

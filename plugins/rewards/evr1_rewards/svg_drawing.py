@@ -9,12 +9,12 @@ import functools
 import importlib.util
 import math
 import re
+from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from evr1_core.scoring import ScoringFailed
 from evr1_core.scoring.helper import Exceeded, Helper
-from evr1_rewards.code import need
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -69,8 +69,8 @@ def draw(root: Element) -> bytes:
         "viewBox": f"{x!r} {y!r} {width!r} {height!r}", "width": str(SIZE), "height": str(SIZE), "preserveAspectRatio": "xMidYMid meet",
     }  # fmt: skip
     drawn = _drawn(_renderer(), tostring(shown))
-    if isinstance(drawn, NotDrawable):
-        raise drawn
+    if isinstance(drawn, str):
+        raise NotDrawable(drawn)
     return drawn
 
 
@@ -96,35 +96,50 @@ def view_box(root: Element) -> tuple[float, float, float, float]:
     return x, y, width, height
 
 
-def with_resvg(svg: bytes) -> bytes:
-    """Called in the drawing process."""
+def with_resvg() -> Callable[[bytes], bytes]:
+    """What the drawing process does, with resvg."""
     import resvg_py
 
-    return _pixels(resvg_py.svg_to_bytes(svg_string=svg.decode(), width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True))
+    def drawn(svg: bytes) -> bytes:
+        return pixels(resvg_py.svg_to_bytes(svg_string=svg.decode(), width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True))
+
+    pixels = _pixel_reader()
+    return drawn
 
 
-def with_cairosvg(svg: bytes) -> bytes:
-    """Called in the drawing process."""
-    import cairosvg  # pyright: ignore[reportMissingImports]
+def with_cairosvg() -> Callable[[bytes], bytes]:
+    """What the drawing process does, with CairoSVG."""
+    from cairosvg.surface import PNGSurface  # pyright: ignore[reportMissingImports]
 
-    drawn = cairosvg.svg2png(svg, output_width=SIZE, output_height=SIZE, background_color="white", url_fetcher=_refuse)
-    return _pixels(drawn)
+    def refuse(url: str, *_: Any) -> bytes:
+        raise ValueError(f"{url[:40]} is outside the picture")
+
+    def drawn(svg: bytes) -> bytes:
+        try:
+            png = PNGSurface.convert(svg, output_width=SIZE, output_height=SIZE, background_color="white", url_fetcher=refuse)
+        except MemoryError:
+            raise
+        except Exception as fault:  # it has no exception of its own for pictures that it can't draw
+            raise ValueError(f"{type(fault).__name__}: {fault}") from fault
+        return pixels(png)
+
+    pixels = _pixel_reader()
+    return drawn
 
 
 @functools.lru_cache(maxsize=64)
-def _drawn(name: str, svg: bytes) -> bytes | NotDrawable:
-    """A group of answers shares its gold picture. A failure is remembered too: it may have taken all the time there is."""
+def _drawn(name: str, svg: bytes) -> bytes | str:
+    """The picture, or why there is none. A group of answers shares its gold picture; failures are remembered, as they are slow."""
     try:
         return _helper(name)(svg)
     except ImportError as fault:
         raise ScoringFailed(f"missing_dependency: {name}: {fault}") from fault
     except (Exceeded, ValueError) as fault:
-        return NotDrawable(str(fault))
+        return str(fault)
 
 
 @functools.cache
 def _helper(name: str) -> Helper:
-    need("PIL.Image", "pillow")
     return Helper(f"{__name__}:{RENDERERS[name]}", SECONDS, MEMORY)
 
 
@@ -135,18 +150,17 @@ def _renderer() -> str:
     raise ScoringFailed("missing_dependency: resvg_py or cairosvg")
 
 
-def _pixels(png: bytes) -> bytes:
+def _pixel_reader() -> Callable[[bytes], bytes]:
     import io
 
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(png)).convert("RGBA")
-    white = Image.new("RGBA", picture.size, "white")
-    return Image.alpha_composite(white, picture).convert("RGB").resize((SIZE, SIZE)).tobytes()
+    def pixels(png: bytes) -> bytes:
+        picture = Image.open(io.BytesIO(png)).convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB").resize((SIZE, SIZE)).tobytes()
 
-
-def _refuse(url: str, *_: Any, **__: Any) -> bytes:
-    raise ValueError(f"{url[:40]} is outside the picture")
+    Image.init()
+    return pixels
 
 
 def _harmless(element: Element) -> Element:
@@ -160,8 +174,14 @@ def _harmless(element: Element) -> Element:
     copy = New(element.tag, kept)
     if local(element.tag) == "style" and element.text:
         copy.text = _IMPORT.sub("", _FILTER.sub("", _inner_references(element.text)))
-    copy.extend([_harmless(child) for child in element if local(child.tag) not in _REMOVED])
+    copy.extend([_harmless(child) for child in element if not _is_removed(child)])
     return copy
+
+
+def _is_removed(element: Element) -> bool:
+    """CairoSVG takes a `use` of nothing for one of the whole picture, and does not end."""
+    name = local(element.tag)
+    return name in _REMOVED or name == "use" and not target(element).startswith("#")
 
 
 def _inner_references(value: str) -> str:
