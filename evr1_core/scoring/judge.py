@@ -149,6 +149,7 @@ class Judge:
     async def _ask(self, prompt: str) -> str:
         """Equal questions that are under way at the same time are one."""
         self.counters.asked += 1
+        prompt = prompt.encode("utf-8", "replace").decode()  # a lone surrogate of a row can't be sent
         key = reply_key(self._model.identity, prompt)
         task = self._under_way.get(key)
         if task is None:
