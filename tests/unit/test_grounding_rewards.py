@@ -416,7 +416,8 @@ def test_repetitions_take_bounded_time(token):
     ("text", "expected"),
     [
         ("[1, 2]", [1, 2]), ("```json\n[1]\n```", [1]), ("```\n[1]\n``` and ```\n[2]\n``` and ```\nx\n```", [2]), ('"[1, 2]"', [1, 2]),
-        ('"[1, 2"', "[1, 2"), ("{1: (2, None)}", {"1": [2, None]}), ("[1, 2,]", [1, 2]), ("'a'", "a"), ("null", None),
+        ('"[1, 2"', "[1, 2"), ("{1: (2, None)}", {"1": [2, None]}), ("[1, 2,]", [1, 2]),
+        (r"['\d', '\\d', '\'']", [r"\d", r"\d", "'"]), ("'a'", "a"), ("null", None),
     ],
 )  # fmt: skip
 def test_whole_json(text, expected):
