@@ -14,8 +14,12 @@ from evr1_core.scoring import Answer
 from evr1_core.types import Sample, Score
 from evr1_rewards.free_text import OWN_TOKEN, final_text, gold_texts, nfkc
 
-_QUOTES = str.maketrans({"‘": "'", "’": "'", "‚": "'", "‛": "'", "′": "'", "“": '"', "”": '"', "„": '"', "‟": '"', "″": '"'})
-_DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"))
+SHOWN_CHARS = 1_000
+"""So much of an answer is kept with its score."""
+
+_STRAIGHT = str.maketrans(
+    dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("“”„‟", '"') | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
+)
 _WORD = re.compile(rf"[{OWN_TOKEN}]|[^\s{OWN_TOKEN}]+")
 
 
@@ -49,10 +53,10 @@ class Ocr:
     def __call__(self, sample: Sample, answer: Answer) -> Score:
         said = self._normal(final_text(answer))
         accuracy = max(self._compare(said, self._normal(gold)) for gold in gold_texts(sample.answer))
-        return Score(accuracy=accuracy, answer=said)
+        return Score(accuracy=accuracy, answer=said[:SHOWN_CHARS])
 
     def _normal(self, text: str) -> str:
-        text = nfkc(text.translate(_QUOTES)).translate(_QUOTES).translate(_DASHES)
+        text = nfkc(text.replace("″", '"')).translate(_STRAIGHT)  # NFKC makes two primes of a double one
         if self.options.case == "ignore":
             text = text.casefold()
         if self.options.punctuation == "ignore":
