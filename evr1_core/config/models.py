@@ -132,7 +132,7 @@ class MediaSection(Section):
     tolerate: float = Field(default=0.0, ge=0, lt=1)
     """Share of the frames of one video that may be undecodable: they are left out, counted, and the clock stays true. 0 is strict."""
     codec: Literal["raw", "jpeg"] = "raw"
-    """How frames are stored: raw bytes, or JPEG for less disk, more time and a small loss (docs/media.md gives the figures)."""
+    """How frames are stored: raw bytes, or JPEG for less disk, more time and a small loss (docs/cache.md gives the figures)."""
 
 
 class RolloutSection(Section):
