@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evr1_core import plugins
-from evr1_core.config.models import RewardSection
+from evr1_core.config.rewards import JudgeSection, RewardSection
 from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.scoring.judge import Judge, Reply, unavailable
 from evr1_core.scoring.pool import Item, ScoringPool
 from evr1_core.scoring.score import Scorer
 from evr1_core.types import Completion, Prompt, Sample, Score
@@ -22,13 +25,15 @@ from evr1_core.types import Completion, Prompt, Sample, Score
 PLUGIN = """
 import os, sys, time
 from evr1_core.hookspecs import hookimpl
-from evr1_core.scoring import Answer
+from evr1_core.scoring import Answer, ScoringFailed
 from evr1_core.specs import RewardSpec
+from evr1_core.types import Score
 
 @hookimpl
 def evr1_rewards():
     return [
         RewardSpec(name="hostile", problem_types=("hostile",), target="evr1_test_hostile:act", summary="does what the answer says"),
+        RewardSpec(name="together", problem_types=("together",), target="evr1_test_hostile:Together", summary="takes a list"),
         RewardSpec(name="unloadable", problem_types=("unloadable",), target="evr1_test_missing:act", summary="can not be imported"),
         RewardSpec(name="deadly", problem_types=("deadly",), target="evr1_test_deadly:act", summary="ends the process when imported"),
     ]
@@ -61,10 +66,37 @@ def act(sample, answer):
     if word == "close":
         os.closerange(3, 100)
         time.sleep(1_000)
+    if word == "secrets":
+        return float(any("SECRET" in name or "API_KEY" in name for name in os.environ))
+    if word.startswith("ask "):
+        return float(answer.ask(word))
+    if word == "ask-both":
+        return (float(answer.ask("ask 1")) + float(answer.ask("ask 0"))) / 2
+    if word == "ask-on":
+        answer.ask(str(time.monotonic()))
     return float(word == sample.answer)
+
+class Together:
+    # Its part "size" is the number of answers that were scored at once.
+
+    def __call__(self, sample, answer):
+        return self._one(sample, answer, 1)
+
+    def score_batch(self, pairs):
+        words = [answer.text for _, answer in pairs]
+        if "raise" in words:
+            raise KeyError("one of them")
+        if "short" in words:
+            return []
+        return [ScoringFailed("own") if word == "own" else self._one(sample, answer, len(pairs))
+                for word, (sample, answer) in zip(words, pairs)]
+
+    def _one(self, sample, answer, size):
+        return Score(accuracy=float(act(sample, answer)), parts={"size": size})
 """
 SECTION = RewardSection()
 CHOICE = Sample(id="c", problem="", answer="B", problem_type="multiple choice", options=("red", "blue"))
+TOGETHER = Sample(id="t", problem="", answer="good", problem_type="together")
 HOSTILE = Sample(id="h", problem="", answer="good", problem_type="hostile", offline=("trajectory",))
 
 
@@ -91,8 +123,33 @@ def pool():
         yield shared
 
 
-def say(*words: str) -> list[Item]:
-    return [Item(HOSTILE, f"<answer>{word}</answer>") for word in words]
+class Grader:
+    """A judge's model that answers `ask X` with X, after a moment."""
+
+    identity: Mapping[str, Any] = {}
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    async def reply(self, prompt: str) -> Reply:
+        await asyncio.sleep(self.seconds)
+        word = prompt.removeprefix("ask ")
+        if word == "nothing":
+            raise unavailable("it is ill")
+        if word == "fault":
+            raise ZeroDivisionError("of the judge")
+        return Reply(word, 1)
+
+    async def close(self) -> None:
+        pass
+
+
+def grader(seconds: float = 0.0, concurrency: int = 16) -> Judge:
+    return Judge(Grader(seconds), JudgeSection(model="m", url="http://unused/v1", cache=False, concurrency=concurrency))
+
+
+def say(*words: str, sample: Sample = HOSTILE) -> list[Item]:
+    return [Item(sample, f"<answer>{word}</answer>") for word in words]
 
 
 def short(score: Score) -> str:
@@ -179,9 +236,20 @@ def test_many_threads_share_the_workers(pool):
 
 def test_from_asyncio(pool):
     async def both() -> list[list[Score]]:
-        return await asyncio.gather(*(asyncio.to_thread(pool.score, [Item(CHOICE, letter)]) for letter in "AB"))
+        return await asyncio.gather(*(pool.ascore([Item(CHOICE, letter)]) for letter in "AB"), pool.ascore([]))
 
-    assert [scores[0].accuracy for scores in asyncio.run(both())] == [0, 1]
+    assert [[score.accuracy for score in scores] for scores in asyncio.run(both())] == [[0], [1], []]
+
+
+def test_a_cancelled_call_leaves_the_pool(pool):
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pool.ascore(say("sleep", "sleep", *["sleep"] * 40)), 0.2)
+
+    started = time.monotonic()
+    asyncio.run(cancelled())
+    assert pool.score(say("good"))[0].accuracy == 1
+    assert time.monotonic() - started < 8  # two are at their deadline, forty were never begun
 
 
 def test_scores_completions(pool):
@@ -244,6 +312,114 @@ def test_close_kills_the_workers_and_wakes_who_waits():
 def test_last_words_are_those_of_the_item(pool):
     with ScoringPool(SECTION, workers=1) as single:
         assert [short(score) for score in single.score(say("print", "kill"))] == ["0", "crash: killed by SIGKILL"]
+
+
+def test_bad_items_do_not_touch_the_good_ones():
+    """Eight items of which four never end, two workers, two seconds each."""
+    started = time.monotonic()
+    with ScoringPool(SECTION, workers=2, deadline=2) as pool:
+        scores = pool.score(say("good", "native", "good", "sleep", "native", "good", "good", "sleep"))
+        assert time.monotonic() - started < 12
+        assert [short(score) for score in scores] == ["1", "timeout", "1", "timeout", "timeout", "1", "1", "timeout"]
+        assert pool.score(say("good", "good")) == [scores[0]] * 2
+        assert pool.live_workers == 2 and pool.counters()["scoring/killed"] == 4
+        pids = {int(score.reason.rsplit(" ", 1)[1]) for score in pool.score(say("pid", "pid", "pid", "pid"))}
+    assert not any(group_members(pid) for pid in pids)
+
+
+def test_an_item_waits_for_the_judge_aside():
+    words = ["ask 0.5", "good", "ask 1", "ask-both", "ask nothing", "ask x", "ask-on"]
+    with ScoringPool(SECTION, workers=2, deadline=2, judge=grader(0.1)) as pool:
+        found = [short(score) for score in pool.score(say(*words))]
+        counted = pool.counters()
+    assert found[:4] == ["0.5", "1", "1", "0.5"]
+    assert found[4] == "judge_unavailable: it is ill"
+    assert found[5].startswith("crash: ValueError")
+    assert found[6] == "judge_unavailable: more than 4 questions about one answer"
+    assert counted["judge/failed"] == 1 and counted["judge/requests"] == counted["judge/asked"] - counted["judge/shared"]
+
+
+def test_workers_go_on_while_the_judge_thinks():
+    with ScoringPool(SECTION, workers=1, judge=grader(0.5, concurrency=64)) as pool:
+        pool.score(say("good"))
+        started = time.monotonic()
+        assert [score.accuracy for score in pool.score(say(*(f"ask 0.{n}" for n in range(10, 40))))] == [n / 100 for n in range(10, 40)]
+        assert time.monotonic() - started < 5  # one after another: 15 s
+
+
+def test_few_wait_for_the_judge_at_a_time(monkeypatch):
+    most = 0
+    with ScoringPool(SECTION, workers=2, judge=grader(0.01, concurrency=1)) as pool:
+        answered = pool._answered
+
+        def watch(*given: Any) -> None:
+            nonlocal most
+            most = max(most, pool._asking)
+            answered(*given)
+
+        monkeypatch.setattr(pool, "_answered", watch)
+        assert len(pool.score(say(*(f"ask 0.{n}" for n in range(10, 90))))) == 80
+    assert most <= 4 + 2 * 16
+
+
+def test_without_a_judge_and_with_a_broken_one(pool):
+    assert short(pool.score(say("ask 1"))[0]) == "judge_unavailable"
+    with ScoringPool(SECTION, workers=1, judge=grader()) as other:
+        with pytest.raises(ZeroDivisionError, match="of the judge"):
+            other.score(say("good", "ask fault"))
+        assert other.score(say("ask 1"))[0].accuracy == 1
+
+
+def test_close_wakes_who_waits_for_the_judge():
+    pool = ScoringPool(SECTION, workers=1, judge=grader(100))
+    faults: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            pool.score(say("ask 1"))
+        except Evr1Error as fault:
+            faults.append(fault)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not pool.counters()["judge/requests"]:
+        time.sleep(0.01)
+    pool.close()
+    waiting.join(5)
+    assert "closed" in str(faults[0])
+
+
+def test_a_reward_that_takes_a_list(pool):
+    before = pool.counters()
+    words = ["good", "bad", *["good"] * 30]
+    scores = pool.score(say(*words, sample=TOGETHER))
+    assert [score.accuracy for score in scores] == [float(word == "good") for word in words]
+    assert {score.parts["size"] for score in scores} == {4.0}
+    assert pool.counters()["scoring/batches_failed"] == before["scoring/batches_failed"]
+
+
+@pytest.mark.parametrize(("word", "reason"), [("raise", "0"), ("short", "0"), ("kill", "crash: killed by SIGKILL"), ("sleep", "timeout")])
+def test_one_bad_answer_does_not_take_its_batch_down(pool, word, reason):
+    before = pool.counters()["scoring/batches_failed"]
+    words = ["good"] * 20 + ["own", word] + ["good"] * 10
+    found = [short(score) for score in pool.score(say(*words, sample=TOGETHER))]
+    assert found[21] == reason and found[20] in ("own", "0") and found[:20] + found[22:] == ["1"] * 30
+    assert pool.counters()["scoring/batches_failed"] == before + 1
+
+
+def test_a_batch_may_ask_the_judge():
+    with ScoringPool(SECTION, workers=1, judge=grader()) as pool:
+        words = [f"ask 0.{n}" for n in range(10, 18)] + ["good"] * 8
+        scores = pool.score(say(*words, sample=TOGETHER))
+        assert [score.accuracy for score in scores] == [n / 100 for n in range(10, 18)] + [1] * 8
+        assert pool.counters()["scoring/batches_failed"] == 0
+
+
+def test_workers_hold_no_credentials(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with ScoringPool(SECTION, workers=1) as pool:
+        assert pool.score(say("secrets"))[0].accuracy == 0
 
 
 @pytest.mark.slow
