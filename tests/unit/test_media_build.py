@@ -220,3 +220,11 @@ def test_sizes(text: str, size: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(RequestError, match="is no size"):
         parse_size(text)
+
+
+def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(clip("n31.mp4"), "clip.mp4")
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    assert capsys.readouterr().out == "1 0 ()\n"
