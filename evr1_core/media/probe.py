@@ -136,8 +136,9 @@ def opened(path: str) -> Iterator[tuple[Any, Any]]:
     import av
 
     with _explained(path, "not a video file, or its header is incomplete (a stopped download?)"):
-        # An absolute path can't be read as the name of a protocol.
-        container = av.open(os.path.abspath(path), options={"format_whitelist": _FORMATS, "protocol_whitelist": "file"})
+        # An absolute path can't be read as the name of a protocol. Titles and names in other encodings than UTF-8 are common.
+        options = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
+        container = av.open(os.path.abspath(path), options=options, metadata_errors="replace")
     with container, _explained(path, "the data after the header can't be read"):
         yield container, _stream(path, container)
 

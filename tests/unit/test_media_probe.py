@@ -299,6 +299,18 @@ def test_a_codec_without_a_decoder_is_named(tmp_path: Path, code: bytes, name: s
         probe(tmp_path / "x.mp4")
 
 
+@pytest.mark.parametrize("name", ["x.mp4", "x.mkv", "x.avi"])
+def test_titles_in_other_encodings(tmp_path: Path, name: str) -> None:
+    def prepare(stream: Any) -> None:
+        stream.metadata["title"] = "XXtitleXX"
+        stream.container.metadata["title"] = "XXtitleXX"
+
+    whole = Path(write_clip(tmp_path / name, 20, "mpeg4" if name == "x.avi" else "libx264", prepare=prepare)).read_bytes()
+    assert b"XXtitleXX" in whole
+    (tmp_path / name).write_bytes(whole.replace(b"XXtitleXX", "Größe Überx".encode("latin-1")[:9]))
+    assert probe(tmp_path / name).frames == 20
+
+
 def test_a_broken_first_packet_leaves_the_headers_readable(tmp_path: Path) -> None:
     """Size and clock are known; how much can be decoded is for the decoder to say."""
     whole = Path(write_clip(tmp_path / "whole.mp4", 20, options={"g": "5", "bf": "0"})).read_bytes()
