@@ -55,9 +55,9 @@ def main() -> None:
 
 def _run(request: dict[str, Any], names: dict[str, Any], out: int, encode: Callable[[Any], str]) -> None:
     """The code, then the expression. A test on standard output ends as a program does; anything else ends at once."""
-    leave, write = posix._exit, posix.write
+    leave, write, compiled, value_of = posix._exit, posix.write, compile, eval  # the code may rebind them
     try:
-        exec(compile(request["code"], "<answer>", "exec", dont_inherit=True), names)
+        exec(compiled(request["code"], "<answer>", "exec", dont_inherit=True), names)
     except SystemExit:
         if request["expression"] is None:
             raise
@@ -67,7 +67,7 @@ def _run(request: dict[str, Any], names: dict[str, Any], out: int, encode: Calla
     if request["expression"] is None:
         return
     try:
-        text = encode(eval(compile(request["expression"], "<test>", "eval", dont_inherit=True), names))
+        text = encode(value_of(compiled(request["expression"], "<test>", "eval", dont_inherit=True), names))
     except BaseException:
         leave(1)
         raise

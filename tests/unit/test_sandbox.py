@@ -272,6 +272,11 @@ def test_the_kernel_holds_alone(name, tmp_path, monkeypatch):
     assert run_python(ATTACKS[name][0] + "\nanswer = 3", expression="answer", limits=SHORT).end in ("forbidden", "error")
 
 
+def test_rebound_builtins_do_not_make_a_test_true():
+    code = "import builtins\nbuiltins.eval = builtins.compile = lambda *a, **k: True\nbuiltins.type = lambda *a: bool\nanswer = 3"
+    assert run_python(code, expression="answer == 4").value is False
+
+
 def test_a_lying_object_and_a_forged_secret_change_nothing():
     lie = "class E:\n    def __eq__(self, o): return True\n    def __repr__(self): return '3'\n    __str__ = __repr__\nanswer = E()"
     assert run_python(lie, expression="answer").end == "error"
