@@ -108,6 +108,29 @@ def test_scores_without_a_number_are_warned_about(tmp_path: Path) -> None:
     assert "1 of 2 answers could not be scored, the first: failed: timeout" in out.getvalue()
 
 
+def test_one_sided_answers_are_warned_about(tmp_path: Path) -> None:
+    record, out = open_record(tmp_path)
+    same = (Score(accuracy=1.0, answer="B", source="whole"),) * 16
+    unread = (Score(accuracy=0.0, status="unparsed", reason="no_label"), *[Score(accuracy=0.0, status="unparsed", reason="ambiguous")] * 15)
+    with record.step(1) as step:
+        step.collected([group(scores=same), group("s2", scores=same)], kept=2)
+    with record.step(2) as step:
+        step.collected([group(scores=same[:4]), group("s2", scores=unread)], kept=2)
+    with record.step(3) as step:
+        step.collected([group(scores=same), group("s2", scores=(Score(accuracy=0.0, answer="A"),) * 4)], kept=2)
+    with record.step(4) as step:
+        step.collected([group(scores=same[:4])], kept=1)  # too few to say anything
+    record.close()
+    warnings = [line for line in out.getvalue().splitlines() if line.startswith("warning")]
+    assert warnings == [
+        "warning: 32 of 32 answers are the same: 'B'",
+        "warning: 16 of 20 answers can't be read, 15 of them: ambiguous",
+    ]
+    _, line, *_ = read(tmp_path / "metrics.jsonl")
+    assert line["score/unparsed"] == line["unparsed/choice"] == 0.8 and line["score/unparsed/ambiguous"] == 0.75
+    assert line["score/whole"] == 0.2 and line["failed/choice"] == 0
+
+
 def test_a_step_that_fails_leaves_its_answers_and_its_reason(tmp_path: Path) -> None:
     record, _ = open_record(tmp_path)
     with pytest.raises(ZeroDivisionError), record.step(4) as step:

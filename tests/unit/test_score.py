@@ -169,6 +169,31 @@ def test_overlong_penalty(rewards, tokens, penalty):
     assert scorer.score(row("strict"), "<answer>7</answer>", response_tokens=tokens).value == pytest.approx(1 + penalty)
 
 
+def test_crashing_the_scorer_pays_no_more_than_a_wrong_answer(rewards):
+    section = RewardSection(overlong=OverlongSection(max_tokens=1_000, buffer=200, factor=1.0))
+    scorer = Scorer(section)
+    wrong = scorer.score(row("strict"), "<answer>8</answer>", response_tokens=900)
+    crash = scorer.score(row("outcome"), "<answer>crash</answer>", response_tokens=900)
+    assert training_value(crash, section, "outcome", 900) == wrong.value == pytest.approx(0.1 - 0.5)
+
+
+def test_settings_of_a_problem_type_go_before_those_of_the_run(rewards):
+    section = RewardSection.model_validate(
+        {"per_type": {"OutCome": {"accuracy_weight": 0.5, "format_weight": 0.5}, "strict": {"require_tag": True, "think": "required"}}}
+    )
+    scorer = Scorer(section)
+    half = scorer.score(row("outcome"), "<answer>half</answer>")
+    assert half.value == 0.5 * 0.5 + 0.5 * 1
+    crash = scorer.score(row("outcome"), "<answer>crash</answer>")
+    assert (training_value(crash, section, "outcome"), training_value(crash, section, "strict")) == (0.5, 0.1)
+    assert scorer.score(row("strict"), "7").reason == "no_tag"
+    assert scorer.score(row("strict"), "<answer>7</answer>").format == 0
+    assert scorer.lost(row("strict"), "<answer>7</answer>", "", None, "timeout").format == 0
+    assert scorer.lost(row("outcome"), "<answer>7</answer>", "", None, "timeout").format == 0.5
+    with pytest.raises(ValueError, match="per_type.mc: accuracy_weight 1.0 . format_weight 0.1 must be 1: give both"):
+        RewardSection.model_validate({"per_type": {"mc": {"accuracy_weight": 1.0}}})
+
+
 def test_options_of_the_run_reach_the_reward():
     sample = Sample(id="r", problem="", answer=1, problem_type="mcq", options=("a", "b"))
     assert Scorer(RewardSection()).score(sample, "B").reason == "index_base"
@@ -189,6 +214,8 @@ def test_unknown_problem_type_is_no_open_question():
         ({"options": {"multiple-choise": {}}}, "did you mean 'multiple-choice'?"),
         ({"options": {"multiple-choice": {"partail": "jaccard"}}}, "did you mean 'rewards.options.multiple-choice.partial'?"),
         ({"options": {"multiple-choice@evr1": {}}}, "options stand under the plain name of the reward"),
+        ({"per_type": {"multiple-choise": {}}}, "rewards.per_type.multiple-choise: no reward for problem type"),
+        ({"per_type": {"Multiple Choice": {}, "multiple_choice": {}}}, "'Multiple Choice' and 'multiple_choice' are one problem type"),
     ],
 )
 def test_names_and_options_that_no_reward_knows_are_refused(section: dict, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from evr1_core.config.models import AlgorithmSection, ModelSection, RewardSection, TrainSection
 from evr1_core.policy.policy import Policy
-from evr1_core.train.algorithm import Algorithm, TokenBatch, TokenLoss, build_algorithm
+from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, TokenLoss, build_algorithm
 from evr1_core.train.update import NonFinite, TrainBatch, credit, update
 from evr1_core.types import Completion, Group, Rollout, Score
 from evr1_models.qwen3_vl import Qwen3VL
@@ -62,6 +63,24 @@ def test_what_is_cut_off_or_failed_is_not_trained_on(groups: list[Group]) -> Non
     assert filtered.mask.sum(dim=1).tolist() == [0, 1, 3, 0] + [5, 1, 3, 0] * 2
     # Overlong filtering takes the loss away, not the place in the group's statistics.
     assert torch.equal(filtered.advantages[1], plain.advantages[1])
+
+
+def test_named_parts_reach_the_algorithm(groups: list[Group]) -> None:
+    scores = (
+        Score(accuracy=0.5, format=1.0, value=0.55, parts={"iou": 0.25}),
+        Score(accuracy=None, status="failed", format=0.5, reason="timeout"),
+        Score(accuracy=None, status="failed", format=0.5, reason="judge_unavailable"),
+    )
+    rollouts = tuple(Rollout(rollout.completion, score) for rollout, score in zip(groups[0].rollouts, scores, strict=False))
+    seen: list[RewardBatch] = []
+
+    def advantage(batch: RewardBatch, options: Any) -> torch.Tensor:
+        seen.append(batch)
+        return torch.zeros_like(batch.rewards)
+
+    credit([Group(groups[0].prompt, rollouts)], replace(algorithm(), advantage=advantage), REWARDS)
+    parts = {name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in seen[0].parts.items()}
+    assert parts == {"accuracy": [0.5, 0.0, None], "format": [1.0, 0.5, 0.5], "iou": [0.25, None, None]}
 
 
 @pytest.mark.parametrize("mini_batches", [1, 2])
