@@ -92,6 +92,11 @@ def test_several_spans_and_units():
     assert score(TIME, "[5, 6]", [[0, 4], [5, 6], [8, 9]]).accuracy == pytest.approx(1 / 6)
 
 
+def test_a_time_that_overflows_its_unit_is_no_time():
+    found = score(TIME, "[[12, 17], [1e308, 1.5e308]]", answer_time_unit="fraction", duration=60)
+    assert (found.status, found.reason) == ("unparsed", "bad_shape")
+
+
 def test_nothing_to_find():
     for content in ("[]", "{}", "null", '{"time": []}', "None.", "**no event**", "The event does not occur.", "```json\n[]\n```"):
         assert score(TIME, content, []).accuracy == 1, content

@@ -122,7 +122,8 @@ class SpanReader:
             if number(text) is None:
                 return self._seconds(_time(text)) if len(text) <= 200 and _TIME.fullmatch(text) else None
         found = number(value)
-        return None if found is None else self._seconds(Time(found))
+        seconds = None if found is None else self._seconds(Time(found))
+        return seconds if seconds is not None and isfinite(seconds) else None
 
     def shape(self, value: Any) -> list[Span] | None:
         """The spans of a JSON value, None when it has no form in which spans are written."""

@@ -76,7 +76,8 @@ class SpatialTemporalGrounding:
         if not tracking:
             parts["tiou"] = set_iou(time or [], gold.time)
         halves = [parts[name] for name in ("tiou", "miou") if name in parts]
-        said = {"time": time, "boxes": track and {f"{key:.10g}": box for key, box in track.items()}}
+        said: dict[str, Any] = {"boxes": track and {f"{key:.10g}": box for key, box in track.items()}}
+        said |= {} if tracking else {"time": time}
         return Score(accuracy=sum(halves) / len(halves), parts=parts, answer=compact(said))
 
     def _boxes(self, track: Track, gold: Gold) -> dict[str, float]:
