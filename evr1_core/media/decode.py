@@ -1,24 +1,39 @@
-"""Frames of a video file: forward only, only the wanted frames converted, long stretches without any jumped over."""
+"""Frames of a video file as they are decoded: forward only, only the wanted frames converted, none kept.
+
+Two short cuts spare work, and both are left at the first sign that they don't lead to the frames of a plain walk: long stretches
+without a wanted frame are jumped over by key frame, and pictures that no other picture refers to are not decoded where nobody wants
+them. What is still wanted then comes from a careful walk: one thread, every packet from the beginning, and a record of what was broken.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from itertools import pairwise
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from evr1_core.errors import MediaError
 from evr1_core.media import resize
-from evr1_core.media.probe import MediaInfo, clockwise, opened
+from evr1_core.media.orientation import orientation
+from evr1_core.media.probe import MediaInfo, opened
 
 if TYPE_CHECKING:
     import numpy as np
 
-THREADS = 2
-"""Threads of one decoder. Output does not depend on it."""
-
 WORTH_A_JUMP = 24
 """Frames that a jump must save: less than that costs more than it gains, since the decoder starts anew."""
+
+SKIPPABLE = ("h264",)
+"""Codecs whose stream says of each picture, for certain, whether another one refers to it. (In HEVC the mark holds within one
+temporal layer only.)"""
+
+AHEAD = 8
+"""Decoded frames that wait for their conversion at most."""
+
+Frames = Generator[tuple[int, "np.ndarray"], None, bool]
 
 
 def decoder_version(kind: str) -> str:
@@ -28,123 +43,286 @@ def decoder_version(kind: str) -> str:
     import av
 
     codec = ".".join(str(part) for part in av.library_versions["libavcodec"])
-    return f"pyav-{av.__version__}-avcodec-{codec}-{resize.method()}-upright"
+    return f"pyav-{av.__version__}-avcodec-{codec}-{resize.method()}-oriented"
 
 
-def decode_video(info: MediaInfo, indices: tuple[int, ...], height: int, width: int, until: float | None = None) -> np.ndarray:
-    """uint8 [len(indices), 3, height, width], RGB, upright, of the frames `indices` of `info` (increasing, display order).
+def decode_video(
+    info: MediaInfo, indices: Sequence[int], height: int, width: int, until: float | None = None, threads: int = 1
+) -> np.ndarray:  # fmt: skip
+    """uint8 [len(indices), 3, height, width] of the frames `indices`, all in memory; parameters and errors as for `VideoDecode`.
 
-    `until` is a moment of `time.monotonic` after which the decode gives up between two packets.
-    Raises MediaError: damaged (names how many frames could be decoded), timeout.
+    Raises MediaError: damaged (names how many frames could be decoded), when one of them is missing.
     """
     import numpy as np
 
-    if info.stamps is None:
-        raise TypeError(f"{info.path} is an image")
-    wanted = list(indices) if info.ordinal else [int(info.stamps[index]) for index in indices]
     out = np.empty((len(indices), 3, height, width), np.uint8)
-    # Jumps are a short cut: where one does not lead to the frame it was meant for, everything is decoded from the beginning.
-    if any(_saved(info, here, there) for here, there in pairwise([None, *wanted])) and _Pass(info, wanted, out, until, True).run():
-        return out
-    walk = _Pass(info, wanted, out, until, False)
-    if walk.run():
-        return out
-    raise MediaError(info.path, "damaged", f"{walk.seen} of {info.frames} frames could be decoded; {walk.broken} broken packets")
+    walk, found = VideoDecode(info, indices, height, width, until, threads), 0
+    for place, frame in walk:
+        out[place] = frame
+        found += 1
+    if found < len(indices):
+        raise MediaError(info.path, "damaged", walk.damage())
+    return out
 
 
-def _saved(info: MediaInfo, here: int | None, there: int | None) -> int:
-    """Frames that a jump from the frame at `here` (None: the beginning) to the last key frame before `there` spares the decoder;
-    0 when that is no gain."""
-    import numpy as np
+class VideoDecode:
+    """Iterates over (place among `indices`, uint8 [3, height, width]): RGB, upright, in order, each as soon as it is decoded.
 
-    if info.keys is None or info.stamps is None or there is None:
-        return 0
-    place = int(np.searchsorted(info.keys, there, side="right")) - 1
-    behind = 0 if here is None else int(np.searchsorted(info.stamps, here, side="right"))
-    saved = int(np.searchsorted(info.stamps, info.keys[place])) - behind if place >= 0 else 0
-    return saved if saved >= WORTH_A_JUMP else 0
+    `indices` are increasing, in display order. Frames that can't be decoded, that the decoder marks as corrupt, or that lie between
+    a broken packet and the next key frame don't come; `damage` then says what was found. `until` is a moment of `time.monotonic`
+    after which the decode gives up between two packets. The frames don't depend on `threads`; with more than one, frames are
+    converted and resized beside the decoder. Raises MediaError: timeout, damaged and unsupported as `opened` does.
+    """
 
-
-class _Pass:
-    """One way through a file, forward: the frames with the presentation times `wanted` (increasing) go to `out`."""
-
-    def __init__(self, info: MediaInfo, wanted: list[int], out: np.ndarray, until: float | None, jumping: bool) -> None:
-        self.info, self.wanted, self.out, self.until, self.jumping = info, wanted, out, until, jumping
+    def __init__(
+        self, info: MediaInfo, indices: Sequence[int], height: int, width: int, until: float | None = None, threads: int = 1
+    ) -> None:
+        if info.stamps is None:
+            raise TypeError(f"{info.path} is an image")
+        self.info, self.until, self.threads = info, until, threads
+        self.height, self.width = height, width
         self.seen = 0
-        """Frames that came out of the decoder."""
+        """Frames that came out of the decoder in the last walk."""
+        self.spoilt = 0
+        """Those of them that something broken reaches."""
         self.broken = 0
+        """Packets that were broken in the last walk."""
+        self._wanted = list(indices) if info.ordinal else [int(info.stamps[index]) for index in indices]
+        self._place = 0
+        """The place of the first wanted frame that has neither come nor been passed."""
+        self._given = -1
 
-    def run(self) -> bool:
-        """Whether every wanted frame was found and nothing on the way was broken."""
-        with opened(self.info.path) as (container, stream):
-            stream.thread_type, stream.codec_context.thread_count = "AUTO", THREADS
-            if not self.jumping:
-                return self._walk(container, stream, self.wanted, 0)
-            return all(self._walk(container, stream, *leg) for leg in self._legs(container, stream))
+    def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
+        with ThreadPoolExecutor(1) if self.threads > 1 else nullcontext() as beside:
+            if not (yield from self._run(False, beside)):
+                self._place = self._given + 1
+                yield from self._run(True, beside)
 
-    def _legs(self, container: Any, stream: Any) -> Iterator[tuple[list[int], int]]:
-        """(wanted, place of the first) of each run of frames without a jump; the file stands where the run begins."""
-        first, here = 0, None
-        while first < len(self.wanted):
-            if _saved(self.info, here, self.wanted[first]):
-                container.seek(self.wanted[first], stream=stream)
-            last = first + 1
-            while last < len(self.wanted) and not _saved(self.info, self.wanted[last - 1], self.wanted[last]):
-                last += 1
-            yield self.wanted[first:last], first
-            first, here = last, self.wanted[last - 1]
+    def damage(self) -> str:
+        """What the walk to the end of the file found."""
+        return f"{self.seen - self.spoilt} of {self.info.frames} frames could be decoded; {self.broken} broken packets"
 
-    def _walk(self, container: Any, stream: Any, wanted: list[int], first: int) -> bool:
-        places = {moment: first + place for place, moment in enumerate(wanted)}
-        for frame in self._frames(container, stream):
-            if frame is None:
-                self.broken += 1
-                if self.jumping:
-                    return False
-                continue
-            moment = self.seen if self.info.ordinal else frame.pts
-            self.seen += 1
-            place = places.pop(moment, None)
-            if place is not None:
-                self.out[place] = upright_rgb(frame, *self.out.shape[2:]).transpose(2, 0, 1)
-                self.broken += frame.is_corrupt
-            if not places and not self.broken:
-                return True
-            if self.jumping and moment is not None and moment > wanted[-1]:
-                return False
-        return False
-
-    def _frames(self, container: Any, stream: Any) -> Iterator[Any]:
-        """Every frame in display order; None for a packet that could not be decoded."""
+    def _run(self, careful: bool, beside: ThreadPoolExecutor | None) -> Frames:
+        """One way through the file; whether all that is wanted came."""
         import av.error
 
-        for packet in container.demux(stream):
-            if self.until is not None and time.monotonic() > self.until:
-                raise MediaError(self.info.path, "timeout", "the decode did not end in time")
+        self.seen = self.spoilt = self.broken = 0
+        alone = careful or self.threads == 1
+        with opened(self.info.path) as (container, stream):
+            stream.thread_type, stream.codec_context.thread_count = ("NONE", 1) if alone else ("AUTO", self.threads)
+            if careful:
+                return (yield from _Walk(self, container, stream, len(self._wanted), True, beside).frames())
+            while self._place < len(self._wanted):
+                key = self._jump(self._place)
+                if key is not None:
+                    try:
+                        container.seek(key, stream=stream)
+                    except av.error.FFmpegError:
+                        return False
+                last = self._place + 1
+                while last < len(self._wanted) and self._jump(last) is None:
+                    last += 1
+                if not (yield from _Walk(self, container, stream, last, False, beside, key is not None).frames()):
+                    return False
+        return True
+
+    def _jump(self, place: int) -> int | None:
+        """The presentation time of the key frame to jump to for the wanted frame at `place`, or None where that is no gain."""
+        import numpy as np
+
+        # Pictures of a GIF are painted over each other, whatever their packets say.
+        if self.info.keys is None or self.info.stamps is None or self.info.container == "gif":
+            return None
+        key = int(np.searchsorted(self.info.keys, self._wanted[place], side="right")) - 1
+        if key < 0:
+            return None
+        behind = int(np.searchsorted(self.info.stamps, self._wanted[place - 1], side="right")) if place else 0
+        saved = int(np.searchsorted(self.info.stamps, self.info.keys[key])) - behind
+        return int(self.info.keys[key]) if saved >= WORTH_A_JUMP else None
+
+
+class _Walk:
+    """One stretch of a file, from where the container stands to the wanted frame before `last`."""
+
+    def __init__(
+        self, decode: VideoDecode, container: Any, stream: Any, last: int, careful: bool, beside: ThreadPoolExecutor | None,
+        jumped: bool = False,
+    ) -> None:  # fmt: skip
+        self.decode, self.container, self.stream, self.careful, self.beside, self.jumped = (
+            decode,
+            container,
+            stream,
+            careful,
+            beside,
+            jumped,
+        )
+        self.wanted, self.last = decode._wanted, last
+        self.skips = not careful and not decode.info.ordinal and stream.codec_context.name in SKIPPABLE
+        self.soon = set(islice(self.wanted, decode._place, last)) if self.skips else set()
+        self.damage = _Damage(decode.info.ordinal)
+        self.pending: deque[tuple[int, int, Future[np.ndarray] | Any]] = deque()
+        """(place, frames seen when it came, picture): a picture that others refer to may turn out corrupt only when it is shown,
+        after them. So each waits for the frames that the decoder reorders."""
+
+    def frames(self) -> Frames:
+        """Whether all that is wanted came; a short cut ends with False as soon as that is in doubt."""
+        for frame in self._decoded():
+            if frame is None or not self._place(frame):
+                if not self.careful:
+                    return False
+                continue
+            yield from self._ready(self.stream.codec_context.has_b_frames)
+            if self.decode._given == self.last - 1:
+                return True
+        yield from self._ready(0)
+        return self.decode._given == self.last - 1
+
+    def _place(self, frame: Any) -> bool:
+        """Whether the frame is what a plain walk would give; if it is a wanted one, it is kept."""
+        decode = self.decode
+        moment = decode.seen if decode.info.ordinal else frame.pts
+        decode.seen += 1
+        if frame.is_corrupt:
+            self.damage.mark(moment)
+        decode.spoilt += frame.is_corrupt or (moment is not None and self.damage.reaches(moment))
+        # The two fields of an interlaced picture may be packets with times of their own.
+        if frame.is_corrupt or (self.skips and frame.interlaced_frame):
+            return False
+        if moment is None:
+            return True
+        while decode._place < self.last and self.wanted[decode._place] < moment:
+            if not self.careful:
+                return False
+            decode._place += 1
+        if decode._place < self.last and self.wanted[decode._place] == moment:
+            self.pending.append((decode._place, decode.seen, self._converted(frame)))
+            decode._place += 1
+        return True
+
+    def _converted(self, frame: Any) -> Any:
+        if self.beside is None:
+            return frame
+        if len(self.pending) >= AHEAD:
+            self.pending[-AHEAD][2].result()
+        return self.beside.submit(upright_rgb, frame, self.decode.height, self.decode.width)
+
+    def _ready(self, delay: int) -> Iterator[tuple[int, np.ndarray]]:
+        """What nothing that comes later can call in doubt."""
+        decode = self.decode
+        while self.pending and self.pending[0][1] + delay <= decode.seen:
+            place, _, picture = self.pending.popleft()
+            if self.damage.reaches(self.wanted[place]):
+                continue
+            decode._given = place
+            yield place, picture.result() if self.beside else upright_rgb(picture, decode.height, decode.width)
+
+    def _decoded(self) -> Iterator[Any]:
+        """Every frame in display order; None for a packet that is broken."""
+        import av.error
+
+        context = self.stream.codec_context
+        for packet in self._packets():
+            if packet is not None and self.skips:
+                spare = packet.size and packet.pts is not None and packet.pts not in self.soon
+                context.skip_frame = "NONREF" if spare else "DEFAULT"
             try:
-                yield from packet.decode()
+                found = context.decode(packet)
             except av.error.InvalidDataError:
+                found = None
+            if found is None or (packet is not None and packet.is_corrupt):
+                self._break(packet)
                 yield None
+            yield from found or ()
+
+    def _packets(self) -> Iterator[Any]:
+        """The packets from the first key frame on; None, which empties the decoder, where the file can't be read further."""
+        import av.error
+
+        decode, packets = self.decode, self.container.demux(self.stream)
+        while True:
+            if decode.until is not None and time.monotonic() > decode.until:
+                raise MediaError(decode.info.path, "timeout", "the decode did not end in time")
+            try:
+                packet = next(packets, None)
+            except av.error.MemoryError:
+                raise
+            except av.error.FFmpegError:
+                self._break(None)
+                yield None
+                return
+            if packet is None:
+                return
+            if self.jumped:
+                if packet.size and not packet.is_keyframe:
+                    continue
+                self.jumped = False
+                if packet.pts is None or packet.pts > self.wanted[decode._place]:
+                    return
+            self.damage.packet(packet)
+            yield packet
+
+    def _break(self, packet: Any) -> None:
+        self.decode.broken += 1
+        self.damage.mark(None if packet is None else packet.pts)
+
+
+class _Damage:
+    """Which frames a broken packet spoils: those of its group, from it on. A group begins at a key frame, in decode order; frames
+    shown before that key frame also refer to the group before."""
+
+    def __init__(self, ordinal: bool) -> None:
+        self._ordinal = ordinal
+        self._packets: dict[int, tuple[int, int]] = {}
+        """presentation time: group, number of the packet; of the last two groups."""
+        self._begins: dict[int, int | None] = {}
+        self._broken: dict[int, int] = {}
+        """group: number of its first broken packet."""
+        self._group = self._count = 0
+        self._all = False
+
+    def packet(self, packet: Any) -> None:
+        self._count += 1
+        if packet.is_keyframe:
+            self._group += 1
+            self._begins[self._group] = packet.pts
+            self._packets = {moment: at for moment, at in self._packets.items() if at[0] >= self._group - 1}
+        if packet.pts is not None:
+            self._packets[packet.pts] = self._group, self._count
+
+    def mark(self, moment: int | None) -> None:
+        """A broken packet, or a frame marked as corrupt. Where frames are told apart by counting, the count is lost with it."""
+        self._all |= self._ordinal
+        group, number = self._packets.get(moment, (self._group, self._count)) if moment is not None else (self._group, self._count)
+        self._broken[group] = min(number, self._broken.get(group, number))
+
+    def reaches(self, moment: int) -> bool:
+        """Whether the frame shown at `moment` may be spoilt."""
+        if self._all or not self._broken or moment not in self._packets:
+            return self._all
+        group, number = self._packets[moment]
+        begin = self._begins.get(group)
+        leads = begin is not None and moment < begin
+        return number >= self._broken.get(group, number + 1) or (leads and group - 1 in self._broken)
 
 
 def upright_rgb(frame: Any, height: int, width: int) -> np.ndarray:
-    """uint8 [height, width, 3] of one decoded frame: 8-bit RGB, transparency on white, resized, rotated upright.
+    """uint8 [3, height, width] of one decoded frame: 8-bit RGB, transparency on white, resized, upright.
 
-    Resizing treats both axes alike, so the small picture is rotated instead of the large one.
+    Resizing treats both axes and both directions alike, so the small picture is turned instead of the large one.
     """
     import numpy as np
 
-    turn = clockwise(frame)
-    tall, wide = (width, height) if turn in (90, 270) else (height, width)
-    picture = resize.resize_rgb(_rgb(frame), tall, wide)
-    return np.rot90(picture, -turn // 90) if turn else picture
+    turn = orientation(frame)
+    tall, wide = (width, height) if turn.swaps_sides else (height, width)
+    picture = turn.upright(resize.resize_rgb(_rgb(frame), tall, wide))
+    return np.ascontiguousarray(picture.transpose(2, 0, 1))
 
 
 def _rgb(frame: Any) -> np.ndarray:
     import numpy as np
 
     if not any(component.is_alpha for component in frame.format.components) and not frame.format.has_palette:
-        return frame.to_ndarray(format="rgb24")
-    picture = frame.to_ndarray(format="rgba").astype(np.uint16)
+        return frame.reformat(format="rgb24", threads=1).to_ndarray()
+    picture = frame.reformat(format="rgba", threads=1).to_ndarray().astype(np.uint16)
     alpha = picture[..., 3:]
     return ((picture[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)

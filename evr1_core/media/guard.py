@@ -1,8 +1,8 @@
-"""Decoding in a process that can be killed.
+"""Probing and decoding in a process that can be killed.
 
-A decoder may hang, crash or eat all memory on a hostile file. So videos are decoded in a child process, started at the first need and
-kept: it reads one request per line (JSON) and answers with a length (4 bytes), JSON and the raw frames. The child loads numpy, Pillow and
-PyAV, nothing else, and never sees the caller's `__main__`.
+A decoder may hang, crash or eat all memory on a hostile file. So files are opened in a child process, started at the first need and
+kept (what it is asked and answers: `worker`). The child loads numpy, Pillow and PyAV, nothing else, never sees the caller's
+`__main__`, has an address space of `MEMORY` bytes, and ends when its caller does.
 """
 
 from __future__ import annotations
@@ -16,119 +16,190 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evr1_core.errors import MediaError
 from evr1_core.media.plan import Plan
+from evr1_core.media.worker import Request
 
 if TYPE_CHECKING:
     import numpy as np
+
+MEMORY = 4 * 2**30
+"""Bytes of address space of a decoding process: several times what 8K video takes."""
+
+Fill = Callable[[memoryview], None]
+
+
+class Answer:
+    """What came of one request, put together from the messages of `worker.perform`."""
+
+    def __init__(self) -> None:
+        self.info: dict[str, Any] = {}
+        """Facts of the file, by the names of `MediaInfo`."""
+        self.plan: Plan | None = None
+        self.end: dict[str, Any] | None = None
+        self._frames: np.ndarray | None = None
+        self._count = 0
+
+    @property
+    def frames(self) -> np.ndarray:
+        """uint8 [T, 3, H, W]: the frames that were sent."""
+        assert self._frames is not None
+        return self._frames[: self._count]
+
+    def take(self, message: dict[str, Any], fill: Fill) -> None:
+        """One message; `fill` writes the frame that follows it."""
+        import numpy as np
+
+        if "error" in message:
+            self.end = message
+        elif "plan" in message:
+            fields = message["plan"]
+            self.info, self.plan = message["info"], Plan(**{**fields, "indices": tuple(fields["indices"]), "times": tuple(fields["times"])})
+        elif "frame" in message:
+            if self._frames is None:
+                assert self.plan is not None
+                self._frames = np.empty((self.plan.frames, 3, self.plan.height, self.plan.width), np.uint8)
+            fill(self._frames[self._count].reshape(-1).data)
+            self._count += 1
+        else:
+            self.end = message["end"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    """Our end of the pipe whose closing tells the child that its caller is gone."""
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        os.close(self.lifeline)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def ended(self) -> str:
+        code = self.process.wait()
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
 
 class DecodeGuard:
     """A pool of decoding children, as many as there are callers at a time. Safe for threads and across forks."""
 
-    def __init__(self, deadline: float, command: list[str] | None = None) -> None:
+    def __init__(self, deadline: float, command: list[str] | None = None, memory: int = MEMORY) -> None:
         self.deadline = deadline
         self.command = command or [sys.executable, "-m", "evr1_core.media.worker"]
+        self.memory = memory
         self.started = 0
         """Children that were started."""
-        self._idle: list[subprocess.Popen[bytes]] = []
+        self._idle: list[_Child] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()
         weakref.finalize(self, _end_all, self._idle, os.getpid())
 
-    def decode(self, request: dict[str, Any], path: str) -> tuple[Plan, int, np.ndarray]:
-        """(plan, rotation, frames) for a request as `worker.answer` reads it; no frames (0) when it asks for the plan only.
+    def ask(self, request: Request) -> Answer:
+        """What a child finds.
 
         Raises MediaError: what the child found, timeout (killed at the deadline), damaged (the child died).
         """
         child = self._take()
         try:
-            answer, frames = self._ask(child, request, path)
+            answer = self._ask(child, request)
         except BaseException:
-            _end(child)
+            child.end()
             raise
         with self._lock:
             self._idle.append(child)
-        if "error" in answer:
-            raise MediaError(path, answer["error"], answer["reason"])
-        return _plan(answer["plan"]), answer["rotation"], frames
+        assert answer.end is not None
+        if "error" in answer.end:
+            raise MediaError(request.path, answer.end["error"], answer.end["reason"])
+        return answer
 
     def close(self) -> None:
         """End all idle children."""
         with self._lock:
             _end_all(self._idle, self._owner)
 
-    def _take(self) -> subprocess.Popen[bytes]:
+    def _take(self) -> _Child:
         with self._lock:
             if self._owner != os.getpid():
-                # After a fork the pipes belong to the parent process.
-                self._idle.clear()
-                self._owner = os.getpid()
-                weakref.finalize(self, _end_all, self._idle, self._owner)
+                self._forked()
             while self._idle:
                 child = self._idle.pop()
-                if child.poll() is None:
+                if child.process.poll() is None:
                     return child
-                _end(child)
+                child.end()
             self.started += 1
+        return self._start()
+
+    def _forked(self) -> None:
+        """After a fork the children belong to the parent process: only our copies of the descriptors are closed."""
+        for child in self._idle:
+            child.close()
+        self._idle.clear()
+        self._owner = os.getpid()
+        weakref.finalize(self, _end_all, self._idle, self._owner)
+
+    def _start(self) -> _Child:
         root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        return subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0)
-
-    def _ask(self, child: subprocess.Popen[bytes], request: dict[str, Any], path: str) -> tuple[dict[str, Any], np.ndarray]:
-        import numpy as np
-
-        assert child.stdin is not None and child.stdout is not None
-        until = time.monotonic() + self.deadline
+        # The threads of a linear algebra library are of no use there and take address space.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        theirs, ours = os.pipe()
         try:
-            child.stdin.write(json.dumps({**request, "deadline": self.deadline}).encode() + b"\n")
+            process = subprocess.Popen(
+                [*self.command, str(self.memory), str(theirs)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0,
+                pass_fds=[theirs],
+            )  # fmt: skip
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        return _Child(process, ours)
+
+    def _ask(self, child: _Child, request: Request) -> Answer:
+        process, path = child.process, request.path
+        assert process.stdin is not None and process.stdout is not None
+        until = time.monotonic() + self.deadline
+        answers = select.poll()
+        answers.register(process.stdout, select.POLLIN)
+
+        def fill(left: memoryview) -> None:
+            assert process.stdout is not None
+            while left:
+                if not answers.poll(1000 * max(0.0, until - time.monotonic())):
+                    raise MediaError(path, "timeout", f"the decode did not end within {self.deadline:g} s and was killed")
+                count = os.readv(process.stdout.fileno(), [left[: 2**20]])
+                if not count:
+                    raise MediaError(path, "damaged", f"the decoding process {child.ended()}")
+                left = left[count:]
+
+        try:
+            process.stdin.write(json.dumps({**asdict(request), "deadline": self.deadline}).encode() + b"\n")
         except BrokenPipeError as error:
-            raise MediaError(path, "damaged", f"the decoding process {_ended(child)}") from error
-        length = int.from_bytes(self._read(child, 4, until, path), "little")
-        answer = json.loads(self._read(child, length, until, path))
-        frames = np.empty(answer.get("shape", [0, 3, 0, 0]), np.uint8)
-        self._fill(child, frames.reshape(-1).data, until, path)
-        return answer, frames
-
-    def _read(self, child: subprocess.Popen[bytes], size: int, until: float, path: str) -> bytes:
-        buffer = bytearray(size)
-        self._fill(child, memoryview(buffer), until, path)
-        return bytes(buffer)
-
-    def _fill(self, child: subprocess.Popen[bytes], left: memoryview, until: float, path: str) -> None:
-        assert child.stdout is not None
-        while left:
-            ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                raise MediaError(path, "timeout", f"the decode did not end within {self.deadline:g} s and was killed")
-            count = os.readv(child.stdout.fileno(), [left[: 2**20]])
-            if not count:
-                raise MediaError(path, "damaged", f"the decoding process {_ended(child)}")
-            left = left[count:]
+            raise MediaError(path, "damaged", f"the decoding process {child.ended()}") from error
+        answer = Answer()
+        while answer.end is None:
+            length = bytearray(4)
+            fill(memoryview(length))
+            text = bytearray(int.from_bytes(length, "little"))
+            fill(memoryview(text))
+            answer.take(json.loads(text), fill)
+        return answer
 
 
-def _end_all(children: list[subprocess.Popen[bytes]], owner: int) -> None:
+def _end_all(children: list[_Child], owner: int) -> None:
     """Also the finalizer of a guard: a forked copy of the owner leaves the children alone."""
     while children and owner == os.getpid():
-        _end(children.pop())
-
-
-def _plan(fields: dict[str, Any]) -> Plan:
-    return Plan(**{**fields, "indices": tuple(fields["indices"]), "times": tuple(fields["times"])})
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    child.wait()
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
-def _ended(child: subprocess.Popen[bytes]) -> str:
-    code = child.wait()
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        children.pop().end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -10,19 +11,30 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from evr1_core.errors import MediaError
 from evr1_core.media import sampling
-from evr1_core.media.cache import ContentHashes, Fingerprint, FrameCache, make_key
+from evr1_core.media.cache import Codec, ContentHashes, Fingerprint, FrameCache, make_key
 from evr1_core.media.decode import decoder_version
-from evr1_core.media.guard import DecodeGuard
-from evr1_core.media.plan import Plan
+from evr1_core.media.guard import Answer, DecodeGuard, Fill
+from evr1_core.media.plan import Plan, check_request
 from evr1_core.media.probe import check_file
-from evr1_core.media.worker import decode, look, make_request
+from evr1_core.media.worker import EntryPlace, Request, allowed_missing, clip_fields, perform
 from evr1_core.types import Budget, Clip, MediaRef, PatchFactors
 
+if TYPE_CHECKING:
+    import numpy as np
+
+_log = logging.getLogger(__name__)
+
 Mode = Literal["auto", "cache-only", "decode-only"]
+
+MOST_THREADS = 8
+"""Decoder threads of one request at most: more take memory and save little time."""
+
+RETRY = 60.0
+"""Seconds without storing after the disk refused an entry."""
 
 
 @dataclass(slots=True)
@@ -53,8 +65,10 @@ class MediaStore:
     """Loads media. Safe for threads; several processes may share one cache directory.
 
     `mode`: auto reads the cache, else decodes and stores; cache-only never decodes; decode-only neither reads nor writes the cache.
-    `deadline`: seconds one decode may take. Videos are decoded in a child process that is killed then; with `isolate=False`
-    they are decoded in this process, and the deadline is looked at between packets only. Images are always decoded here.
+    `deadline`: seconds one decode may take. Files are opened in a child process that is killed then; with `isolate=False` in
+    this process, and the deadline is looked at between packets only.
+    `tolerate`: the share of the chosen frames of a video that may be missing, because they can't be decoded.
+    `codec`: how new entries of the cache hold frames.
     """
 
     def __init__(
@@ -64,44 +78,33 @@ class MediaStore:
         deadline: float = 120.0,
         isolate: bool = True,
         tolerate: float = 0.0,
-        codec: Literal["raw", "jpeg"] = "raw",
+        codec: Codec = "raw",
     ) -> None:
         self.cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.mode: Mode = mode
         self.deadline = deadline
         self.tolerate = tolerate
-        self.codec: Literal["raw", "jpeg"] = codec
+        self.codec: Codec = codec
         self.counters = Counters()
         self.hashes = ContentHashes(None if mode == "decode-only" else self.cache_dir / "hashes")
-        self._cache = FrameCache(self.cache_dir)
+        self._cache = FrameCache(self.cache_dir, codec)
         self._guard = DecodeGuard(deadline) if isolate else None
         self._plans: dict[tuple[Fingerprint, MediaRef, Budget, PatchFactors], Plan] = {}
         self._lock = threading.Lock()
         self._running: dict[str, tuple[threading.Lock, int]] = {}
+        self._callers = 0
+        """Threads that load now: they share the processor."""
+        self._full_until = 0.0
+        """Moment of `time.monotonic` until which nothing is stored, since the disk refused."""
+        self._reported: set[str] = set()
 
     def load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip:
         """The clip of `ref`: uint8 frames [T, 3, H, W] with their clock.
 
         Raises MediaError: missing (the file, or in cache-only mode the entry), empty, damaged, unsupported, timeout.
         """
-        path = check_file(ref.path)
-        content, state = self.hashes.of(path)
-        key = self._key(content, ref, budget, factors)
-        # One decode per clip, however many threads ask for it at a time.
-        with self._alone(key):
-            if self.mode != "decode-only":
-                clip = self._cache.get(key)
-                if clip is not None:
-                    self._count(hits=1)
-                    return clip
-                self._count(misses=1)
-                if self.mode == "cache-only":
-                    raise MediaError(path, "missing", f"no frames in the cache {self.cache_dir} for this file and budget; "
-                                     "build it with `evr1 cache build`, or set media.mode to auto")  # fmt: skip
-            clip = self._decode(ref, budget, factors, content, key)
-            if Fingerprint.of(path) != state:
-                raise MediaError(path, "damaged", "the file changed while it was read")
-            return clip if self.mode == "decode-only" else self._stored(clip)
+        with self._calling(1):
+            return self._load(ref, budget, factors)
 
     def load_many(
         self, refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], factors: PatchFactors, workers: int = 2
@@ -110,7 +113,8 @@ class MediaStore:
 
         `budget` is one for all, or one for each of `refs`.
         """
-        return _each(lambda ref, limits: self.load(ref, limits, factors), refs, budget, workers)
+        with self._calling(max(1, min(workers, len(refs)))):
+            return _each(lambda ref, limits: self._load(ref, limits, factors), refs, budget, workers)
 
     def plan_many(
         self, refs: Sequence[MediaRef], budget: Budget | Sequence[Budget], factors: PatchFactors, workers: int = 2
@@ -123,15 +127,23 @@ class MediaStore:
 
         Raises MediaError as `load` does, but for files whose damage only decoding shows.
         """
+        check_request(ref, budget, factors)
         asked = (Fingerprint.of(check_file(ref.path)), ref, budget, factors)
         known = self._plans.get(asked)
         if known is None:
-            if self._guard is not None and ref.kind == "video":
-                known, _, _ = self._guard.decode({**make_request(ref, budget, factors), "frames": False}, ref.path)
-            else:
-                known, _ = look(ref, budget, factors)
-            self._plans[asked] = known
+            known = self._plans[asked] = self._ask(replace(_request(ref, budget, factors), frames=False))[1]
         return known
+
+    def look(
+        self, path: str, budget: Budget, factors: PatchFactors, start: float | None = None, end: float | None = None
+    ) -> tuple[dict[str, Any], Plan]:  # fmt: skip
+        """Facts of a file, by the names of `MediaInfo`, and its plan. The content decides whether it is an image or a video.
+
+        Raises MediaError as `plan` does.
+        """
+        check_request(MediaRef(path, "video", start, end), budget, factors)
+        answer, planned = self._ask(Request(check_file(path), None, start, end, budget, factors, frames=False))
+        return answer.info, planned
 
     def key(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> str:
         """The cache key of `ref`: content, part, budget, factors, and the versions of sampler and decoder."""
@@ -149,27 +161,88 @@ class MediaStore:
             sampler=sampling.VERSION, decoder=decoder_version(ref.kind),
         )  # fmt: skip
 
-    def _decode(self, ref: MediaRef, budget: Budget, factors: PatchFactors, content: str, key: str) -> Clip:
-        if self._guard is not None and ref.kind == "video":
-            planned, rotation, frames = self._guard.decode(make_request(ref, budget, factors), ref.path)
-        else:
-            planned, rotation, frames = decode(ref, budget, factors, time.monotonic() + self.deadline)
-        self._count(decoded=1)
-        return Clip(
-            frames=frames, times=planned.times, indices=planned.indices, source_fps=planned.source_fps,
-            source_frames=planned.source_frames, duration=planned.duration, span=planned.span, rotation=rotation,
-            decoder=decoder_version(ref.kind), content_hash=content, key=key, kind=ref.kind,
-        )  # fmt: skip
+    def _load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip:
+        check_request(ref, budget, factors)
+        path = check_file(ref.path)
+        content, state = self.hashes.of(path)
+        key = self._key(content, ref, budget, factors)
+        # One decode per clip, however many threads ask for it at a time.
+        with self._alone(key):
+            if self.mode != "decode-only":
+                clip = self._cache.get(key)
+                if clip is not None:
+                    self._count(hits=1)
+                    return self._tolerated(clip, path)
+                self._count(misses=1)
+                if self.mode == "cache-only":
+                    raise MediaError(path, "missing", f"no frames in the cache {self.cache_dir} for this file and budget; "
+                                     "build it with `evr1 cache build`, or set media.mode to auto")  # fmt: skip
+            request = replace(_request(ref, budget, factors), tolerate=self.tolerate, threads=self._threads())
+            clip = self._stored(request, EntryPlace(str(self.cache_dir), key, self.codec, content, state)) if self.mode == "auto" else None
+            if clip is None:
+                answer, planned = self._ask(request)
+                if Fingerprint.of(path) != state:
+                    raise MediaError(path, "damaged", "the file changed while it was read")
+                clip = Clip(frames=answer.frames, **clip_fields(answer.info, planned, (answer.end or {})["places"], content, key))
+            self._count(decoded=1)
+            return self._tolerated(clip, path)
 
-    def _stored(self, clip: Clip) -> Clip:
-        """Write `clip` and return it mapped from its entry, so that the page cache holds the frames instead of this process."""
-        size = self._cache.put(clip)
-        if not size:
+    def _stored(self, request: Request, entry: EntryPlace) -> Clip | None:
+        """Decode straight into the cache and map the entry, so that the page cache holds the frames instead of this process.
+
+        None when the system refuses to store it: the caller then decodes it for itself. For a while nothing more is stored, lest every
+        medium be decoded twice.
+        """
+        if time.monotonic() < self._full_until:
             self._count(store_failed=1)
+            return None
+        end = self._ask(replace(request, entry=entry))[0].end or {}
+        if "unstored" in end:
+            self._full_until = time.monotonic() + RETRY
+            self._cache.warn(OSError(*end["unstored"]))
+            self._count(store_failed=1)
+            return None
+        self._count(stored=1, bytes=end["stored"])
+        return self._cache.get(entry.key)
+
+    def _ask(self, request: Request) -> tuple[Answer, Plan]:
+        if self._guard is not None:
+            answer = self._guard.ask(request)
+        else:
+            answer = Answer()
+            perform(request, lambda message, frame: answer.take(message, _copy(frame)), time.monotonic() + self.deadline)
+        assert answer.plan is not None
+        return answer, answer.plan
+
+    def _tolerated(self, clip: Clip, path: str) -> Clip:
+        """The clip, unless it misses more frames than this store tolerates; said once per file."""
+        if not clip.missing:
             return clip
-        self._count(stored=1, bytes=size)
-        mapped = self._cache.get(clip.key)
-        return clip if mapped is None else replace(clip, frames=mapped.frames)
+        count = len(clip.indices) + clip.missing
+        if clip.missing > allowed_missing(self.tolerate, count):
+            raise MediaError(
+                path, "damaged", f"{clip.missing} of the {count} chosen frames could not be decoded; media.tolerate is {self.tolerate:g}"
+            )
+        with self._lock:
+            first = path not in self._reported
+            self._reported.add(path)
+        if first:
+            _log.warning("%s: %d of the %d chosen frames could not be decoded and are left out", path, clip.missing, count)
+        return clip
+
+    def _threads(self) -> int:
+        """Decoder threads of one request: its share of the processor."""
+        return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, self._callers)))
+
+    @contextmanager
+    def _calling(self, callers: int) -> Iterator[None]:
+        with self._lock:
+            self._callers += callers
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers -= callers
 
     def _count(self, **more: int) -> None:
         with self._lock:
@@ -194,6 +267,18 @@ class MediaStore:
 
 
 _T = TypeVar("_T")
+
+
+def _request(ref: MediaRef, budget: Budget, factors: PatchFactors) -> Request:
+    return Request(ref.path, ref.kind, ref.start, ref.end, budget, factors)
+
+
+def _copy(frame: np.ndarray | None) -> Fill:
+    def fill(buffer: memoryview) -> None:
+        assert frame is not None
+        buffer[:] = frame.reshape(-1).data
+
+    return fill
 
 
 def _each(

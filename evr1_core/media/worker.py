@@ -1,16 +1,34 @@
-"""The decoding child of `guard.DecodeGuard`: `python -m evr1_core.media.worker`."""
+"""What a decoding process does: `python -m evr1_core.media.worker`, the child of `guard.DecodeGuard`.
+
+It reads one request per line (JSON) and answers with messages: a length (4 bytes), JSON and, for a frame, its raw bytes.
+
+    {"info": ..., "plan": ...}       what the headers say
+    {"frame": place} + bytes         each frame as soon as it is decoded; not when the frames go to the cache
+    {"end": {...}}                   the places that came, what was stored; or {"error": code, "reason": text}
+
+No more than a few frames are held at a time.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import math
 import os
+import resource
 import signal
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from evr1_core.errors import MediaError
-from evr1_core.media.decode import decode_video
+from evr1_core.media.decode import VideoDecode, decoder_version
+from evr1_core.media.entry import Codec, EntryWriter
+from evr1_core.media.hashes import Fingerprint
 from evr1_core.media.image import decode_image
 from evr1_core.media.plan import Plan, plan
 from evr1_core.media.probe import MediaInfo, probe
@@ -19,65 +37,167 @@ from evr1_core.types import Budget, ImageBudget, MediaRef, PatchFactors, VideoBu
 if TYPE_CHECKING:
     import numpy as np
 
+Send = Callable[[dict[str, Any], Any], None]
+"""Takes a message and the frame that follows it, if any."""
 
-def make_request(ref: MediaRef, budget: Budget, factors: PatchFactors) -> dict[str, Any]:
-    """What `answer` reads, as plain JSON; with `"frames": False` added it asks for the plan only."""
-    return {"ref": asdict(ref), "budget": asdict(budget), "factors": asdict(factors)}
-
-
-def look(ref: MediaRef, budget: Budget, factors: PatchFactors) -> tuple[Plan, MediaInfo]:
-    """Probe and plan one medium in this process."""
-    info = probe(ref.path, ref.kind)
-    return plan(info, ref, budget, factors), info
+_INFO = (
+    "kind", "codec", "container", "pixel_format", "width", "height", "rotation", "frames", "fps", "duration", "start", "constant",
+    "scanned",
+)  # fmt: skip
 
 
-def decode(ref: MediaRef, budget: Budget, factors: PatchFactors, until: float | None = None) -> tuple[Plan, int, np.ndarray]:
-    """(plan, rotation, frames) of one medium, decoded in this process."""
-    planned, info = look(ref, budget, factors)
-    if info.kind == "image":
-        return planned, info.rotation, decode_image(ref.path, planned.height, planned.width)
-    return planned, info.rotation, decode_video(info, planned.indices, planned.height, planned.width, until)
+@dataclass(frozen=True, slots=True)
+class EntryPlace:
+    """Where in the frame cache the frames go."""
+
+    directory: str
+    key: str
+    codec: Codec
+    content_hash: str
+    state: Fingerprint
+    """The state of the file that the key belongs to."""
 
 
-def answer(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray | None]:
-    """(the answer as JSON, the frames) of one request."""
-    limits = request["budget"]
-    budget = Budget(VideoBudget(**limits["video"]), ImageBudget(**limits["image"]))
-    ref, factors = MediaRef(**request["ref"]), PatchFactors(**request["factors"])
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of one file."""
+
+    path: str
+    kind: Literal["image", "video"] | None
+    """None: the content decides."""
+    start: float | None
+    end: float | None
+    budget: Budget
+    factors: PatchFactors
+    frames: bool = True
+    """Whether to decode; else the plan is all."""
+    tolerate: float = 0.0
+    """Share of the chosen frames that may be missing."""
+    threads: int = 1
+    """Decoder threads. The frames don't depend on it."""
+    entry: EntryPlace | None = None
+    """Store the frames instead of sending them."""
+
+    @classmethod
+    def parse(cls, given: dict[str, Any]) -> Request:
+        limits, entry = given["budget"], given["entry"]
+        return cls(
+            **{
+                **given,
+                "budget": Budget(VideoBudget(**limits["video"]), ImageBudget(**limits["image"])),
+                "factors": PatchFactors(**given["factors"]),
+                "entry": entry and EntryPlace(**{**entry, "state": Fingerprint(**entry["state"])}),
+            }
+        )
+
+
+def perform(request: Request, send: Send, until: float | None = None) -> None:
+    """Do what is asked and send what comes of it. `until` is a moment of `time.monotonic`.
+
+    Raises MediaError. When the entry can't be written, the end says so (`unstored`: errno and text).
+    """
     try:
-        if not request.get("frames", True):
-            planned, info = look(ref, budget, factors)
-            return {"plan": asdict(planned), "rotation": info.rotation}, None
-        planned, rotation, frames = decode(ref, budget, factors)
+        info = probe(request.path, request.kind)
+        planned = plan(info, MediaRef(request.path, info.kind, request.start, request.end), request.budget, request.factors)
+        send({"info": {name: getattr(info, name) for name in _INFO}, "plan": asdict(planned)}, None)
+        if not request.frames:
+            send({"end": {}}, None)
+        elif request.entry is None:
+            places = []
+            for place, frame in _frames(request, info, planned, until):
+                send({"frame": place}, frame)
+                places.append(place)
+            send({"end": {"places": places}}, None)
+        else:
+            send({"end": _store(request, request.entry, info, planned, until)}, None)
+    except MemoryError as error:
+        raise MediaError(request.path, "unsupported", "decoding it takes more memory than a decoding process may use") from error
     except MediaError as error:
-        return {"error": error.code, "reason": error.reason}, None
-    except MemoryError:
-        return {"error": "unsupported", "reason": "decoding it takes more memory than there is"}, None
-    return {"plan": asdict(planned), "rotation": rotation, "shape": list(frames.shape)}, frames
+        if isinstance(error.__cause__, MemoryError):
+            raise MediaError(request.path, "unsupported", "decoding it takes more memory than a decoding process may use") from error
+        raise
 
 
-def main() -> None:
-    """Answer requests until the caller closes the pipe."""
-    import av.logging
+def _frames(request: Request, info: MediaInfo, planned: Plan, until: float | None) -> Iterator[tuple[int, np.ndarray]]:
+    """(place, frame) in order. Raises MediaError after the last one when too many are missing."""
+    if info.kind == "image":
+        yield 0, decode_image(request.path, planned.height, planned.width)[0]
+        return
+    walk, found = VideoDecode(info, planned.indices, planned.height, planned.width, until, request.threads), 0
+    for place, frame in walk:
+        yield place, frame
+        found += 1
+    missing = planned.frames - found
+    if missing > allowed_missing(request.tolerate, planned.frames) or not found:
+        share = f"; {missing} of the {planned.frames} chosen ones are missing, media.tolerate is {request.tolerate:g}"
+        raise MediaError(request.path, "damaged", walk.damage() + (share if request.tolerate else ""))
 
-    # What a library says about a bad file is in the answer already, once.
-    av.logging.set_level(av.logging.PANIC)
+
+def allowed_missing(tolerate: float, frames: int) -> int:
+    """How many of `frames` chosen frames may be missing."""
+    return math.floor(tolerate * frames + 1e-9)
+
+
+def clip_fields(info: dict[str, Any], planned: Plan, places: list[int], content_hash: str, key: str) -> dict[str, Any]:
+    """The fields of a `Clip`, but for its frames, when the frames at `places` of the plan came."""
+    return {
+        "times": tuple(planned.times[place] for place in places), "indices": tuple(planned.indices[place] for place in places),
+        "source_fps": planned.source_fps, "source_frames": planned.source_frames, "duration": planned.duration, "span": planned.span,
+        "rotation": info["rotation"], "decoder": decoder_version(planned.kind), "content_hash": content_hash, "key": key,
+        "kind": planned.kind, "missing": planned.frames - len(places),
+    }  # fmt: skip
+
+
+def _store(request: Request, entry: EntryPlace, info: MediaInfo, planned: Plan, until: float | None) -> dict[str, Any]:
+    places: list[int] = []
+    try:
+        with EntryWriter(Path(entry.directory), entry.key, (planned.frames, 3, planned.height, planned.width), entry.codec) as writer:
+            for place, frame in _frames(request, info, planned, until):
+                writer.add(frame)
+                places.append(place)
+            # An entry must not hold the frames of another content than its key says.
+            if Fingerprint.of(request.path) != entry.state:
+                raise MediaError(request.path, "damaged", "the file changed while it was read")
+            size = writer.commit(clip_fields({"rotation": info.rotation}, planned, places, entry.content_hash, entry.key))
+    except OSError as error:
+        return {"unstored": [error.errno or errno.EIO, error.strerror or str(error)]}
+    return {"places": places, "stored": size}
+
+
+def main(memory: int, lifeline: int) -> None:
+    """Answer requests until the caller closes the pipe, in at most `memory` bytes of address space.
+
+    The caller holds the other end of the pipe `lifeline` and writes nothing: when it dies, the system sends SIGIO, which ends this
+    process whatever it is doing.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    # (PyAV's logging stays off: its callback takes the interpreter's lock in decoder threads, and closing a file waits for them.)
     # Libraries that print must not write into the answers.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        # Should the caller die while this hangs, the default action of the alarm ends this process too.
-        signal.alarm(int(request["deadline"]) + 10)
-        head, frames = answer(request)
+
+    def send(head: dict[str, Any], frame: Any) -> None:
         text = json.dumps(head).encode()
         out.write(len(text).to_bytes(4, "little") + text)
-        if frames is not None:
-            out.write(frames.reshape(-1).data)
+        if frame is not None:
+            out.write(frame.reshape(-1).data)
         out.flush()
+
+    for line in sys.stdin.buffer:
+        given = json.loads(line)
+        deadline = given.pop("deadline")
+        # Should the caller be unable to kill this process, the default action of the alarm ends it.
+        signal.alarm(int(deadline) + 10)
+        try:
+            perform(Request.parse(given), send, time.monotonic() + deadline)
+        except MediaError as error:
+            send({"error": error.code, "reason": error.reason}, None)
         signal.alarm(0)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -29,4 +29,4 @@ def test_probe_names_every_bad_file(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "media", "probe", clip("zero.mp4"), clip("n31.mp4"), clip("audio_only.mp4"), clip("trunc_mid.mp4"))
     assert code == 1 and "0 bytes" in out and "streams: audio" in out and "could be decoded" not in out
     code, out = run(capsys, "media", "probe", clip("trunc_mid.mp4"), "--decode")
-    assert code == 1 and "8 of 64 frames could be decoded" in out
+    assert code == 1 and "10 of 64 frames could be decoded" in out

@@ -20,6 +20,7 @@ from PIL import Image
 from evr1_core.errors import MediaError
 from evr1_core.media import decode as decode_module
 from evr1_core.media import store as store_module
+from evr1_core.media import worker as worker_module
 from evr1_core.media.guard import DecodeGuard
 from evr1_core.media.store import MediaStore, default_cache_dir
 from evr1_core.types import Budget, MediaRef, PatchFactors, VideoBudget
@@ -94,8 +95,9 @@ def test_the_same_content_elsewhere_is_a_hit_and_new_content_is_not(tmp_path: Pa
 def test_another_decoder_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MediaStore(tmp_path).load(video("bframes.mp4"), BUDGET, FACTORS)
     version = decode_module.decoder_version("video")
-    monkeypatch.setattr(store_module, "decoder_version", lambda kind: version + "1")
-    later = MediaStore(tmp_path)
+    for module in (store_module, worker_module):
+        monkeypatch.setattr(module, "decoder_version", lambda kind: version + "1")
+    later = MediaStore(tmp_path, isolate=False)
     assert later.load(video("bframes.mp4"), BUDGET, FACTORS).decoder == version + "1" and later.counters.decoded == 1
 
 
@@ -129,12 +131,12 @@ def test_a_full_disk_does_not_stop_the_work(tmp_path: Path) -> None:
 
 
 def child(tmp_path: Path, body: str) -> list[str]:
-    """A decoding child that does something else on the first request whose file is called hang.mp4."""
+    """A decoding child that does something else on a request whose file is called hang."""
     script = tmp_path / "child.py"
     script.write_text(
-        "import os, signal, time\nfrom evr1_core.media import worker\nreal = worker.answer\n"
-        f"def answer(request):\n    if 'hang' in request['ref']['path']:\n        {body}\n    return real(request)\n"
-        "worker.answer = answer\nworker.main()\n"
+        "import os, signal, sys, time\nfrom evr1_core.media import worker\nreal = worker.perform\n"
+        f"def perform(request, send, until):\n    if 'hang' in request.path:\n        {body}\n    real(request, send, until)\n"
+        "worker.perform = perform\nworker.main(int(sys.argv[1]), int(sys.argv[2]))\n"
     )
     return [sys.executable, str(script)]
 
@@ -170,7 +172,7 @@ def test_a_child_that_died_between_two_requests_is_replaced(tmp_path: Path) -> N
     store = MediaStore(tmp_path, mode="decode-only")
     store.load(video("bframes.mp4"), BUDGET, FACTORS)
     assert store._guard is not None
-    process: Any = store._guard._idle[0]
+    process = store._guard._idle[0].process
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8 and store._guard.started == 2
@@ -180,7 +182,7 @@ def test_children_end_with_their_store(tmp_path: Path) -> None:
     store = MediaStore(tmp_path, mode="decode-only")
     store.load(video("bframes.mp4"), BUDGET, FACTORS)
     assert store._guard is not None
-    process = store._guard._idle[0]
+    process = store._guard._idle[0].process
     del store
     assert process.poll() is not None
 
@@ -198,21 +200,21 @@ def test_a_forked_copy_of_a_store_works(tmp_path: Path) -> None:
     assert len(store.load(video("n31.mp4"), BUDGET, FACTORS).frames) == 6
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["auto", "decode-only"])
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any) -> None:
     target = tmp_path / "x.mp4"
     shutil.copy(clip("n31.mp4"), target)
-    store = MediaStore(tmp_path / "cache", isolate=False)
-    real = store_module.decode
+    store = MediaStore(tmp_path / "cache", mode, isolate=False)
+    real = worker_module.plan
 
     def late(*given: Any) -> Any:
-        result = real(*given)
         shutil.copy(clip("bframes.mp4"), target)
-        return result
+        return real(*given)
 
-    monkeypatch.setattr(store_module, "decode", late)
-    with pytest.raises(MediaError, match="changed while it was read"):
+    monkeypatch.setattr(worker_module, "plan", late)
+    with pytest.raises(MediaError, match=r"changed while it was read|could be decoded"):
         store.load(MediaRef(str(target), "video"), BUDGET, FACTORS)
-    assert store.counters.stored == 0
+    assert store.counters.stored == 0 and not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_many_threads_and_files(tmp_path: Path) -> None:
