@@ -28,7 +28,7 @@ RATES = (1.0, 5.0, 8.0, 10.0, 12.5, 14.985, 15.0, 24000 / 1001, 24.0, 25.0, 3000
 def draw(rng: random.Random) -> dict[str, float]:
     fps, factor = rng.choice(RATES), rng.choice((28, 32))
     frames = rng.choice((rng.randint(1, 12), rng.randint(1, 300), rng.randint(1, 6_000), rng.randint(1, 60_000)))
-    asked = dict.fromkeys(COLUMNS, math.nan)
+    asked: dict[str, float] = dict.fromkeys(COLUMNS, math.nan)
     asked |= {"frames": frames, "fps": fps, "factor": factor}
     if rng.random() < 0.25:
         start = rng.uniform(0, frames / fps)
@@ -97,7 +97,7 @@ class _Absent:
 def main(count: int = 4_000) -> None:
     import sys
 
-    from qwen_vl_utils import vision_process
+    from qwen_vl_utils import vision_process  # pyright: ignore[reportMissingImports]
 
     process = SimpleNamespace(module=vision_process, reader=vision_process._read_video_decord)
     sys.modules["decord"] = process.proxy = SimpleNamespace(VideoReader=lambda path: process.decord.VideoReader(path))  # type: ignore[assignment]

@@ -6,6 +6,7 @@ Where the two differ on purpose, the test says why, and how often.
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -126,3 +127,16 @@ def test_single_precision_never_takes_a_frame_twice() -> None:
     """The published rule would: at frame 50,000 a float32 is too coarse for steps that are barely longer than a frame."""
     assert len(set(evenly(50_000, 50_700, 700))) == 700  # torch: 699 different ones
     assert evenly(0, 2**25, 3) == [0, 2**24, 2**25]
+
+
+def test_torch_on_this_machine() -> None:
+    """Random parts of videos of up to three hours."""
+    torch = pytest.importorskip("torch")
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("without fused multiply-add torch rounds differently")
+    rng = random.Random(0)
+    for _ in range(2_000):
+        first, frames = rng.choice((0, rng.randint(0, 50_000))), rng.choice((rng.randint(2, 400), rng.randint(2, 200_000)))
+        last, count = first + frames - 1, min(2 * rng.randint(1, 384), frames // 2 * 2)
+        published = torch.linspace(first, last, count).round().long().tolist()
+        assert evenly(first, last, count) == published or len(set(published)) < count, (first, last, count)
