@@ -66,7 +66,16 @@ def test_unknown_options_are_refused():
 
 @pytest.mark.parametrize(
     ("gold", "cause"),
-    [(None, "missing"), ("  ", "missing"), ([], "missing"), (["a", ""], "missing"), (True, "type"), ({}, "type"), ([["a"]], "type")],
+    [
+        (None, "missing"),
+        ("  ", "missing"),
+        ([], "missing"),
+        (["a", ""], "missing"),
+        ('""', "missing"),
+        (True, "type"),
+        ({}, "type"),
+        ([["a"]], "type"),
+    ],
 )
 def test_faulty_gold_whatever_the_response_is(gold, cause):
     for response in ("x", None):

@@ -35,11 +35,12 @@ def gold_texts(answer: Any) -> tuple[str, ...]:
 
 
 def _gold_text(answer: Any) -> str:
-    if answer is None or isinstance(answer, str) and not answer.strip():
-        raise InvalidGold("missing")
-    if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
+    if isinstance(answer, bool) or not isinstance(answer, (str, int, float, type(None))):
         raise InvalidGold("type")
-    return unwrap(str(answer))
+    text = "" if answer is None else unwrap(str(answer))
+    if not text:
+        raise InvalidGold("missing")
+    return text
 
 
 def final_text(answer: Answer) -> str:
