@@ -36,7 +36,7 @@ class EndpointModel:
             raise RequestError("rewards.judge.url needs httpx, which is not installed: pip install 'evr1[rewards]'") from error
         assert section.url is not None
         self._url = f"{section.url.rstrip('/')}/chat/completions"
-        self._key = _key(section.api_key_env)
+        self._key = api_key(section.api_key_env)
         body = {"model": section.model, "temperature": section.temperature, "max_tokens": section.max_tokens, **section.extra}
         self.identity: Mapping[str, Any] = {name: value for name, value in body.items() if value is not None}
         self._client = httpx.AsyncClient(
@@ -73,7 +73,8 @@ class EndpointModel:
         return " ".join(text.split())[:240]
 
 
-def _key(name: str | None) -> str:
+def api_key(name: str | None) -> str:
+    """The key in an environment variable, "" for no variable. Raises RequestError, without the value, where there is none."""
     if name is None:
         return ""
     key = os.environ.get(name, "").strip()

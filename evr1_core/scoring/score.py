@@ -270,9 +270,8 @@ class Scorer:
 
 
 def check_rewards(section: RewardSection) -> None:
-    """Names, problem types and options that no installed reward knows are refused: they would do nothing, in silence.
-
-    Raises RequestError.
+    """Names, problem types and options that no installed reward knows are refused: they would do nothing, in silence. So is a judge
+    without its key. Raises RequestError.
     """
     for name in section.use.values():
         plugins.reward(name)
@@ -290,6 +289,10 @@ def check_rewards(section: RewardSection) -> None:
         other = known.setdefault(normal_problem_type(name), name)
         if other != name:
             raise RequestError(f"rewards.per_type: {other!r} and {name!r} are one problem type; give one of them")
+    if section.judge is not None:
+        from evr1_core.scoring.judge_endpoint import api_key
+
+        api_key(section.judge.api_key_env)
 
 
 def check_judge(section: RewardSection, samples: Iterable[Sample]) -> None:

@@ -142,7 +142,8 @@ def check_scores(run: Run, groups: Sequence[Group]) -> None:
         raise Evr1Error(
             f"{len(failed)} of {len(rollouts)} answers could not be scored (limit rewards.max_failed={rewards.max_failed}): "
             f"{', '.join(f'{count} {name}' for name, count in causes.most_common())}; "
-            f"the first: sample {sample.id}, {first.status}: {first.reason}. `evr1 data check` finds faulty rows"
+            f"the first: sample {sample.id}, {first.status}: {first.reason}"
+            + ("; `evr1 data check` finds faulty rows" if any(score.status == "invalid_gold" for _, score in failed) else "")
         )
 
 

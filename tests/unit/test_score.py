@@ -214,6 +214,7 @@ def test_unknown_problem_type_is_no_open_question():
         ({"options": {"multiple-choise": {}}}, "did you mean 'multiple-choice'?"),
         ({"options": {"multiple-choice": {"partail": "jaccard"}}}, "did you mean 'rewards.options.multiple-choice.partial'?"),
         ({"options": {"multiple-choice@evr1": {}}}, "options stand under the plain name of the reward"),
+        ({"judge": {"model": "m", "url": "http://a/v1", "api_key_env": "EVR1_TEST_NO_KEY"}}, "EVR1_TEST_NO_KEY is not set"),
         ({"per_type": {"multiple-choise": {}}}, "rewards.per_type.multiple-choise: no reward for problem type"),
         ({"per_type": {"Multiple Choice": {}, "multiple_choice": {}}}, "'Multiple Choice' and 'multiple_choice' are one problem type"),
     ],
