@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -19,6 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from evr1_core.errors import MediaError
+from evr1_core.media.container import opened
+from evr1_core.media.extent import missing_bytes
 from evr1_core.media.orientation import orientation
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,mpegts,mpeg,flv,asf,ogg,ivf,rm,h264,hevc,m4v"
-"""Containers that are opened. Playlists are left out: they name other files and addresses."""
 _RAW = ("h264", "hevc", "m4v")
 _UNTIMED = ("avi", *_RAW)
 """Containers without presentation times: the times of their packets are in decode order, so frames are told apart by counting."""
@@ -130,64 +129,6 @@ def check_file(path: str | os.PathLike[str]) -> str:
     return name
 
 
-@contextmanager
-def opened(path: str) -> Iterator[tuple[Any, Any]]:
-    """(container, video stream) of `path`, closed at the end; errors of the library become MediaError."""
-    import av
-
-    with _explained(path, "not a video file, or its header is incomplete (a stopped download?)"):
-        # An absolute path can't be read as the name of a protocol. Titles and names in other encodings than UTF-8 are common.
-        options = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
-        container = av.open(os.path.abspath(path), options=options, metadata_errors="replace")
-    with container, _explained(path, "the data after the header can't be read"):
-        yield container, _stream(path, container)
-
-
-@contextmanager
-def _explained(path: str, invalid: str) -> Iterator[None]:
-    import av.error
-
-    try:
-        yield
-    except (av.error.InvalidDataError, av.error.EOFError) as error:
-        raise MediaError(path, "damaged", invalid) from error
-    except av.error.ArgumentError as error:
-        raise MediaError(path, "unsupported", "the container format isn't one that is read here") from error
-    except (av.error.DecoderNotFoundError, av.error.PatchWelcomeError) as error:
-        raise MediaError(path, "unsupported", f"no decoder for this codec: {error.strerror}") from error
-    except av.error.FFmpegError as error:
-        raise MediaError(path, "damaged", (error.strerror or type(error).__name__)[:200]) from error
-
-
-def _stream(path: str, container: Any) -> Any:
-    from av.stream import Disposition
-
-    for stream in container.streams.video:
-        if not stream.disposition & Disposition.attached_pic:
-            if stream.codec_context is None:
-                raise MediaError(path, "unsupported", f"codec {_codec_name(container, stream)} has no decoder here; convert it to H.264")
-            return stream
-    kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "none"
-    raise MediaError(path, "unsupported", f"no video stream (streams: {kinds})")
-
-
-def _codec_name(container: Any, stream: Any) -> str:
-    """Name or four-character code of a codec without a decoder. Only the library's own description of the file tells it."""
-    import re
-
-    import av.logging
-
-    level = av.logging.get_level()
-    av.logging.set_level(av.logging.INFO)
-    try:
-        described = container.dumps_format()
-    finally:
-        av.logging.set_level(level)
-    found = re.search(rf"Stream #0:{stream.index}\b.*?: Video: (\w+)(?: \((\w+))?", described)
-    name, code = found.groups() if found else ("", "")
-    return (name if name not in ("", "none") else code) or "unknown"
-
-
 def probe_video(path: str) -> MediaInfo:
     """`probe` of a video file that exists."""
     with opened(path) as (container, stream):
@@ -206,6 +147,8 @@ def probe_video(path: str) -> MediaInfo:
 
             packets = np.concatenate([packets, _table(given)])
             clock = _clock(packets, stream.time_base, rate, container_name in _UNTIMED)
+    if scanned and (missing := missing_bytes(path)):
+        raise MediaError(path, "damaged", f"the end of the file is missing: {missing} bytes that its headers promise (a stopped download?)")
     if not len(clock.stamps):
         raise MediaError(path, "damaged", "the video stream holds no frames")
     stamps, keys = clock.stamps, _keys(packets)

@@ -16,11 +16,14 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from media_clips import clip, corners, write_clip
 from PIL import Image
 
 from evr1_core.errors import MediaError
 from evr1_core.media import probe as probe_module
+from evr1_core.media.extent import missing_bytes
 from evr1_core.media.image import decode_image
 from evr1_core.media.orientation import Orientation, from_matrix, orientation
 from evr1_core.media.plan import plan
@@ -324,6 +327,35 @@ def test_a_broken_first_packet_leaves_the_headers_readable(tmp_path: Path) -> No
     (tmp_path / "none.mp4").write_bytes(whole[:start] + b"\xff" * (whole.index(b"moov") - 4 - start) + whole[whole.index(b"moov") - 4 :])
     with pytest.raises(MediaError, match="damaged"):
         probe(tmp_path / "none.mp4")
+
+
+@pytest.mark.parametrize("kind", ["vfr.mp4", "vfr.mkv", "vfr.mov", "fragments", "fragments of a second", "avi", "webm"])
+def test_a_stopped_download_is_not_used_in_part(tmp_path: Path, kind: str) -> None:
+    """Where no index counts the frames, those that are there look like a whole video: the length that the container promises tells."""
+    name, how = KINDS.get(kind, (kind, {"milliseconds": UNEVEN, "container": {"movflags": "faststart"}}))
+    path = Path(write_clip(tmp_path / name, 8, **how))
+    assert missing_bytes(str(path)) == 0 and probe(path).frames == 8
+    path.write_bytes(path.read_bytes()[:-40])
+    assert missing_bytes(str(path)) == 40
+    # AVI keeps an index at its end: without it, the packets are read.
+    with pytest.raises(MediaError, match="damaged: the end of the file is missing: 40 bytes"):
+        probe(path)
+
+
+@pytest.mark.parametrize("name", ["x.ts", "x.h264", "x.gif", "nothing"])
+def test_files_that_promise_no_length(tmp_path: Path, name: str) -> None:
+    (tmp_path / "nothing").write_bytes(b"\x1aE\xdf\xa3")
+    if name != "nothing":
+        codec, prepare = ("gif", lambda stream: setattr(stream, "pix_fmt", "rgb8")) if name == "x.gif" else ("libx264", None)
+        write_clip(tmp_path / name, 4, codec, prepare=prepare)
+    assert missing_bytes(str(tmp_path / name)) == 0
+
+
+@given(st.binary(max_size=64), st.sampled_from([b"\x1aE\xdf\xa3", b"RIFF", b"\0\0\0\x08ftyp", b"\0\0\0\x01mdat", b""]))
+def test_any_bytes_have_an_extent(tmp_path_factory: pytest.TempPathFactory, data: bytes, head: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "extent"
+    path.write_bytes(head + data)
+    assert missing_bytes(str(path)) >= 0
 
 
 def test_outcomes_of_bad_files_are_distinct(tmp_path: Path) -> None:
