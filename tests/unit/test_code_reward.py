@@ -313,6 +313,16 @@ def test_the_same_size_counts_and_not_the_declared_one():
     assert score(f"<answer>{CIRCLE}</answer>", row("svg", half)).parts["picture"] == pytest.approx(0.25, abs=0.01)
 
 
+def test_two_renderers_agree(monkeypatch):
+    pytest.importorskip("cairosvg")
+    sample = row("svg", picture('<rect x="10" y="20" width="60" height="30" fill="#08f" opacity=".5"/>', 'width="5cm" height="3cm"'))
+    answer = f"<answer>{CIRCLE}</answer>"
+    first = score(answer, sample)
+    monkeypatch.setattr(svg_drawing, "RENDERERS", {"cairosvg": "with_cairosvg"})
+    second = score(answer, sample)
+    assert second.parts["picture"] == pytest.approx(first.parts["picture"], abs=0.005) and any("cairosvg" in name for name in second.parts)
+
+
 def test_a_drawing_that_does_not_end_is_stopped(monkeypatch):
     slow = Helper("evr1_rewards.svg_drawing:with_resvg", 0.3, 1 << 30)
     monkeypatch.setattr(svg_drawing, "_helper", lambda name: slow)

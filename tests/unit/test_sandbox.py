@@ -209,7 +209,23 @@ ATTACKS = {
         "        F = type('F', (c,), {'_flags_': 1, '_restype_': None})\n        F(1)()\nraise SystemExit(1)",
         {"forbidden", "error"},
     ),
+    "builtin module made anew": (
+        "import _imp\nfrom importlib.machinery import ModuleSpec\n_imp.create_builtin(ModuleSpec('posix', None)).system('true')",
+        {"forbidden"},
+    ),
+    "memory without a name": ("import os\nos.memfd_create('x')", {"forbidden", "error"}),
+    "shared memory": ("from multiprocessing import shared_memory\nshared_memory.SharedMemory(create=True, size=9)", {"forbidden"}),
+    "signals by descriptor": ("import fcntl, os\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())", {"forbidden"}),
+    "timer of the fault handler": ("import faulthandler\nfaulthandler.dump_traceback_later(9, exit=True)\nwhile True: pass",
+                                   {"timeout", "error"}),
+    "forged bytecode": (
+        "import types\ncode = (lambda: 1).__code__.replace(co_code=b'\\x64\\xff' * 10 + b'\\x53\\x00')\ntypes.FunctionType(code, {})()",
+        {"error"},
+    ),
     # the checker
+    "a method that the hook could call": ("class P:\n    def __index__(self): raise SystemExit(0)\nopen(P())", {"forbidden", "error"}),
+    "a lying number": ("class I(int):\n    def __eq__(s, o): return True\n    def __hash__(s): return 0\nopen(I(7))", {"forbidden"}),
+    "a lying event": ("import sys\nclass S(str):\n    def startswith(s, *a): return True\nsys.audit(S('os.system'))", {"forbidden"}),
     "gc": ("import gc\ngc.get_objects()", {"forbidden"}),
     "hides from the hook": ("import sys\nsys.addaudithook = None\nimport os\nos.system('true')", {"forbidden"}),
     "rebinds builtins": (
