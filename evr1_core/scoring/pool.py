@@ -225,14 +225,14 @@ class ScoringPool:
 
     def _next(self) -> _Chunk | None:
         """Wait for work; None when the pool is closed. Calls take turns, so that a large one doesn't hold up a small one."""
-        most = 4 * self.judge.section.concurrency if self.judge else 0
+        most = 4 * self.judge.section.concurrency if self.judge else 1
         with self._wake:
             while not self._closed:
                 if self._again:
                     chunk = self._again.popleft()
                     if not chunk.batch.scores.done():
                         return chunk
-                elif self._fresh and self._asking <= most:
+                elif self._fresh and self._asking < most:
                     batch = self._fresh.popleft()
                     places = [] if batch.scores.done() else batch.take()
                     if places:
