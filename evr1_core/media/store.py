@@ -146,7 +146,7 @@ class MediaStore:
         return answer.info, planned
 
     def key(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> str:
-        """The cache key of `ref`: content, part, budget, factors, and the versions of sampler and decoder."""
+        """The cache key of `ref`: content, part, budget, factors, codec, and the versions of sampler and decoder."""
         return self._key(self.hashes.of(check_file(ref.path))[0], ref, budget, factors)
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class MediaStore:
     def _key(self, content: str, ref: MediaRef, budget: Budget, factors: PatchFactors) -> str:
         limits = budget.image if ref.kind == "image" else budget.video
         return make_key(
-            content, kind=ref.kind, start=ref.start, end=ref.end, budget=limits, factors=factors,
+            content, kind=ref.kind, start=ref.start, end=ref.end, budget=limits, factors=factors, codec=self.codec,
             sampler=sampling.VERSION, decoder=decoder_version(ref.kind),
         )  # fmt: skip
 
