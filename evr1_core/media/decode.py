@@ -7,6 +7,7 @@ them. What is still wanted then comes from a careful walk: one thread, every pac
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -29,6 +30,9 @@ WORTH_A_JUMP = 24
 SKIPPABLE = ("h264",)
 """Codecs whose stream says of each picture, for certain, whether another one refers to it. (In HEVC the mark holds within one
 temporal layer only.)"""
+
+MOST_REORDERED = 16
+"""Frames that H.264 and HEVC may keep back to show others first."""
 
 AHEAD = 8
 """Decoded frames that wait for their conversion at most."""
@@ -161,8 +165,8 @@ class _Walk:
         self.soon = set(islice(self.wanted, decode._place, last)) if self.skips else set()
         self.damage = _Damage(decode.info.ordinal)
         self.pending: deque[tuple[int, int, Future[np.ndarray] | Any]] = deque()
-        """(place, frames seen when it came, picture): a picture that others refer to may turn out corrupt only when it is shown,
-        after them. So each waits for the frames that the decoder reorders."""
+        """(place, moment, picture): a picture that others refer to may turn out corrupt only when it is shown, after them. So each
+        waits until a frame of that moment is shown."""
 
     def frames(self) -> Frames:
         """Whether all that is wanted came; a short cut ends with False as soon as that is in doubt."""
@@ -171,10 +175,12 @@ class _Walk:
                 if not self.careful:
                     return False
                 continue
-            yield from self._ready(self.stream.codec_context.has_b_frames)
+            shown = self.decode.seen - 1 if self.decode.info.ordinal else frame.pts
+            if shown is not None:
+                yield from self._ready(shown)
             if self.decode._given == self.last - 1:
                 return True
-        yield from self._ready(0)
+        yield from self._ready(sys.maxsize)
         return self.decode._given == self.last - 1
 
     def _place(self, frame: Any) -> bool:
@@ -195,7 +201,9 @@ class _Walk:
                 return False
             decode._place += 1
         if decode._place < self.last and self.wanted[decode._place] == moment:
-            self.pending.append((decode._place, decode.seen, self._converted(frame)))
+            self.pending.append(
+                (decode._place, self.damage.settled(moment, self.stream.codec_context.has_b_frames > 0), self._converted(frame))
+            )
             decode._place += 1
         return True
 
@@ -206,10 +214,10 @@ class _Walk:
             self.pending[-AHEAD][2].result()
         return self.beside.submit(upright_rgb, frame, self.decode.height, self.decode.width)
 
-    def _ready(self, delay: int) -> Iterator[tuple[int, np.ndarray]]:
-        """What nothing that comes later can call in doubt."""
+    def _ready(self, shown: int) -> Iterator[tuple[int, np.ndarray]]:
+        """What no frame after the one just shown can call in doubt."""
         decode = self.decode
-        while self.pending and self.pending[0][1] + delay <= decode.seen:
+        while self.pending and self.pending[0][1] <= shown:
             place, _, picture = self.pending.popleft()
             if self.damage.reaches(self.wanted[place]):
                 continue
@@ -272,8 +280,9 @@ class _Damage:
 
     def __init__(self, ordinal: bool) -> None:
         self._ordinal = ordinal
-        self._packets: dict[int, tuple[int, int]] = {}
-        """presentation time: group, number of the packet; of the last two groups."""
+        self._packets: dict[int, tuple[int, int, int]] = {}
+        """presentation time: group, number of the packet, latest presentation time so far; of the last two groups."""
+        self._latest = -sys.maxsize
         self._begins: dict[int, int | None] = {}
         self._broken: dict[int, int] = {}
         """group: number of its first broken packet."""
@@ -287,19 +296,28 @@ class _Damage:
             self._begins[self._group] = packet.pts
             self._packets = {moment: at for moment, at in self._packets.items() if at[0] >= self._group - 1}
         if packet.pts is not None:
-            self._packets[packet.pts] = self._group, self._count
+            self._latest = max(self._latest, packet.pts)
+            self._packets[packet.pts] = self._group, self._count, self._latest
+
+    def settled(self, moment: int, reorders: bool) -> int:
+        """The moment at which every picture has been shown that the one shown at `moment` can refer to: none that came after it in
+        the file. By counting, the most that any codec reorders."""
+        if self._ordinal:
+            return moment + MOST_REORDERED * reorders
+        return self._packets[moment][2] if moment in self._packets else moment
 
     def mark(self, moment: int | None) -> None:
         """A broken packet, or a frame marked as corrupt. Where frames are told apart by counting, the count is lost with it."""
         self._all |= self._ordinal
-        group, number = self._packets.get(moment, (self._group, self._count)) if moment is not None else (self._group, self._count)
+        known = None if moment is None else self._packets.get(moment)
+        group, number = (self._group, self._count) if known is None else known[:2]
         self._broken[group] = min(number, self._broken.get(group, number))
 
     def reaches(self, moment: int) -> bool:
         """Whether the frame shown at `moment` may be spoilt."""
         if self._all or not self._broken or moment not in self._packets:
             return self._all
-        group, number = self._packets[moment]
+        group, number, _ = self._packets[moment]
         begin = self._begins.get(group)
         leads = begin is not None and moment < begin
         return number >= self._broken.get(group, number + 1) or (leads and group - 1 in self._broken)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MEMORY = 4 * 2**30
 """Bytes of address space of a decoding process: several times what 8K video takes."""
 
+MOST_REQUESTS = 10_000
+"""Requests after which a child is replaced: what libraries leak bit by bit must not add up over a long run."""
+
 Fill = Callable[[memoryview], None]
 
 
@@ -70,11 +73,12 @@ class Answer:
             self.end = message["end"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Child:
     process: subprocess.Popen[bytes]
     lifeline: int
     """Our end of the pipe whose closing tells the child that its caller is gone."""
+    served: int = 0
 
     def end(self) -> None:
         self.process.kill()
@@ -118,8 +122,12 @@ class DecodeGuard:
         except BaseException:
             child.end()
             raise
-        with self._lock:
-            self._idle.append(child)
+        child.served += 1
+        if child.served < MOST_REQUESTS:
+            with self._lock:
+                self._idle.append(child)
+        else:
+            child.end()
         assert answer.end is not None
         if "error" in answer.end:
             raise MediaError(request.path, answer.end["error"], answer.end["reason"])

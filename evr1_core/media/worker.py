@@ -41,8 +41,8 @@ Send = Callable[[dict[str, Any], Any], None]
 """Takes a message and the frame that follows it, if any."""
 
 _INFO = (
-    "kind", "codec", "container", "pixel_format", "width", "height", "rotation", "frames", "fps", "duration", "start", "constant",
-    "scanned",
+    "kind", "codec", "container", "pixel_format", "hdr", "width", "height", "rotation", "mirrored", "sample_aspect", "frames", "fps",
+    "duration", "start", "constant", "scanned",
 )  # fmt: skip
 
 
@@ -98,8 +98,9 @@ def perform(request: Request, send: Send, until: float | None = None) -> None:
     """
     try:
         info = probe(request.path, request.kind)
-        planned = plan(info, MediaRef(request.path, info.kind, request.start, request.end), request.budget, request.factors)
-        send({"info": {name: getattr(info, name) for name in _INFO}, "plan": asdict(planned)}, None)
+        part = (None, None) if request.kind is None and info.kind == "image" else (request.start, request.end)
+        planned = plan(info, MediaRef(request.path, info.kind, *part), request.budget, request.factors)
+        send({"info": _facts(info), "plan": asdict(planned)}, None)
         if not request.frames:
             send({"end": {}}, None)
         elif request.entry is None:
@@ -116,6 +117,10 @@ def perform(request: Request, send: Send, until: float | None = None) -> None:
         if isinstance(error.__cause__, MemoryError):
             raise MediaError(request.path, "unsupported", "decoding it takes more memory than a decoding process may use") from error
         raise
+
+
+def _facts(info: MediaInfo) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in _INFO} | {"sample_aspect": str(info.sample_aspect)}
 
 
 def _frames(request: Request, info: MediaInfo, planned: Plan, until: float | None) -> Iterator[tuple[int, np.ndarray]]:

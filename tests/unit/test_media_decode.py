@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from media_clips import CLIPS, clip, corners, write_clip
 from PIL import Image
 
 from evr1_core.errors import MediaError
-from evr1_core.media.decode import VideoDecode, decode_video
+from evr1_core.media.decode import VideoDecode, decode_video, upright_rgb
 from evr1_core.media.plan import plan
 from evr1_core.media.probe import MediaInfo, probe
 from evr1_core.types import Budget, MediaRef, PatchFactors
@@ -176,11 +179,48 @@ def test_colour_matrix_and_range(tmp_path: Path, matrix: int, kr: float, kb: flo
         frame.color_range, frame.colorspace = 2 if full else 1, matrix
         out.mux(stream.encode(frame))
         out.mux(stream.encode())
-    y, u, v = (luma, cb - 128, cr - 128) if full else ((luma - 16) * 255 / 219, (cb - 128) * 255 / 224, (cr - 128) * 255 / 224)
-    red, blue = y + 2 * (1 - kr) * v, y + 2 * (1 - kb) * u
-    expected = np.clip([red, (y - kr * red - kb * blue) / (1 - kr - kb), blue], 0, 255)
+    expected = rgb_of(luma, cb - 128, cr - 128, kr, kb, full)
     info = probe(tmp_path / "x.mkv")
     assert np.abs(decode_video(info, (0,), 48, 64)[0, :, 20, 20] - expected).max() < 3
+
+
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuvj420p", "yuv422p", "yuv444p"])
+def test_the_last_columns_of_any_width(pixels: str) -> None:
+    """Luma and chroma that change from left to right, against the BT.709 formula; chroma samples count for all their pixels."""
+    for width in [*range(2, 20), 63, 65, 127, 635, 641]:
+        frame = av.VideoFrame(width, 16, pixels)
+        full = pixels == "yuvj420p"
+        frame.colorspace, frame.color_range = 1, 2 if full else 1
+        values = []
+        for plane, (low, high) in zip(frame.planes, ((40, 200), (100, 150), (150, 100)), strict=True):
+            row = np.linspace(low, high, plane.width).astype(np.uint8)
+            padded = np.full((plane.height, plane.line_size), 77, np.uint8)
+            padded[:, : plane.width] = row
+            plane.update(padded.tobytes())
+            values.append(np.repeat(row, 1 if plane.width == width else 2)[:width].astype(float))
+        y, u, v = values[0], values[1] - 128, values[2] - 128
+        expected = rgb_of(y, u, v, 0.2126, 0.0722, full)
+        assert np.abs(upright_rgb(frame, 16, width)[:, 8] - expected).max() < 5, width
+
+
+@pytest.mark.parametrize("pixels", ["yuv420p10le", "yuv420p12le", "yuv422p10le", "yuv444p12le"])
+@pytest.mark.parametrize(("matrix", "kr", "kb"), [(1, 0.2126, 0.0722), (2, 0.299, 0.114), (5, 0.299, 0.114), (9, 0.2627, 0.0593)])
+@pytest.mark.parametrize("full", [False, True])
+def test_deep_pixels_and_every_matrix(pixels: str, matrix: int, kr: float, kb: float, full: bool) -> None:
+    """2 is "unspecified": BT.601."""
+    frame = av.VideoFrame(64, 48, pixels)
+    frame.colorspace, frame.color_range = matrix, 2 if full else 1
+    for plane, value in zip(frame.planes, (100, 90, 180), strict=True):
+        plane.update(np.full(plane.buffer_size // 2, value << (frame.format.components[0].bits - 8), np.uint16).tobytes())
+    assert np.abs(upright_rgb(frame, 48, 64)[:, 24, 32] - rgb_of(100.0, -38.0, 52.0, kr, kb, full)).max() < 3
+
+
+def rgb_of(y: Any, u: Any, v: Any, kr: float, kb: float, full: bool) -> np.ndarray:
+    """The definition: luma and centred chroma -> RGB, 0..255."""
+    if not full:
+        y, u, v = (y - 16) * 255 / 219, u * 255 / 224, v * 255 / 224
+    red, blue = y + 2 * (1 - kr) * v, y + 2 * (1 - kb) * u
+    return np.clip([red, (y - kr * red - kb * blue) / (1 - kr - kb), blue], 0, 255)
 
 
 def test_ten_bit_and_gif_give_eight_bit_pictures(tmp_path: Path) -> None:
@@ -202,6 +242,51 @@ def test_a_damaged_file_says_how_much_of_it_is_whole() -> None:
     assert caught.value.code == "damaged"
     # What is whole can be read as a part of the video.
     assert decode_video(info, (0, 5), 48, 64).shape == (2, 3, 48, 64)
+
+
+def places(walk: VideoDecode) -> list[int]:
+    return [place for place, _ in walk]
+
+
+def test_what_a_broken_packet_reaches_is_missing(tmp_path: Path) -> None:
+    """Noise in one packet: from it on to the next key frame nothing comes; all that comes is as in the whole file."""
+    path = write_clip(tmp_path / "x.mp4", 90, paint=textured, options={"g": "30", "keyint_min": "30", "bf": "2"})
+    info, whole = probe(path), plain(probe(path))
+    with av.open(path) as container:
+        spots = [(packet.pos, packet.size, packet.pts) for packet in container.demux(video=0) if packet.size]
+    content = bytearray(Path(path).read_bytes())
+    position, size, moment = max(spots[35:50], key=lambda spot: spot[1])
+    assert position is not None and moment is not None and info.stamps is not None
+    content[position + size // 4 : position + size] = b"\xff" * (size - size // 4)
+    Path(path).write_bytes(content)
+    for threads in (1, 2):
+        walk = VideoDecode(info, range(90), 48, 64, threads=threads)
+        found = dict(walk)
+        assert set(range(30)) <= set(found) and set(range(60, 90)) <= set(found), "the other groups are whole"
+        assert 35 <= len([place for place in range(60) if place in found]) < 59
+        assert all(np.array_equal(frame, whole[place]) for place, frame in found.items())
+        assert "of 90 frames could be decoded" in walk.damage()
+    assert places(VideoDecode(info, (0, 10, 70, 80), 48, 64)) == [0, 1, 2, 3]
+
+
+def test_a_count_that_is_lost_does_not_come_back(tmp_path: Path) -> None:
+    """An AVI gives no times: after a broken packet nobody knows which frame is which."""
+    path = write_clip(tmp_path / "x.avi", 60, "mpeg4", textured, {"g": "20"})
+    info = probe(path)
+    with av.open(path) as container:
+        spots = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    content = bytearray(Path(path).read_bytes())
+    position, size = spots[25]
+    assert position is not None and info.ordinal
+    content[position + 8 : position + 8 + size] = bytes(size)
+    Path(path).write_bytes(content)
+    found = places(VideoDecode(info, range(60), 48, 64))
+    assert found == list(range(len(found))) and 20 <= len(found) <= 26
+
+
+def test_a_file_that_ends_too_early_gives_what_it_has() -> None:
+    walk = VideoDecode(probe(clip("trunc_mid.mp4")), range(0, 64, 2), 48, 64)
+    assert places(walk) == [0, 1, 2, 3, 4] and walk.damage() == "10 of 64 frames could be decoded; 1 broken packets"
 
 
 def test_deadline_between_packets() -> None:
@@ -232,15 +317,63 @@ def test_the_plan_is_what_decoding_gives(name: str, part: tuple[float | None, fl
     assert frames.shape == (planned.frames, 3, planned.height, planned.width)
 
 
-@pytest.mark.parametrize("name", ["x.mp4", "x.mkv", "x.ts"])
-@pytest.mark.parametrize(
-    "options", [{"g": "30", "bf": "3"}, {"g": "30", "x264-params": "open-gop=1"}, {"g": "60", "x264-params": "intra-refresh=1"}]
-)
-def test_jumps_give_the_frames_of_a_walk(tmp_path: Path, name: str, options: dict[str, str]) -> None:
-    info = probe(write_clip(tmp_path / name, 300, paint=lambda index: np.roll(corners(index), index, 1), options=options))
-    assert info.stamps is not None and info.keys is not None and len(info.keys) > 1
-    for indices in ((3, 100, 101, 190, 299), (250, 251), tuple(range(0, 300, 61))):
-        np.testing.assert_array_equal(decode_video(info, indices, 48, 64), plain(info)[list(indices)])
+def textured(index: int) -> np.ndarray:
+    """A picture that moves and changes: every frame differs, and its successors refer to it."""
+    y, x = np.mgrid[:48, :64]
+    return np.stack([(3 * x + 5 * index) % 256, (7 * y + 2 * x + index) % 256, (x * y + 3 * index) % 256], -1).astype(np.uint8)
+
+
+def write_uneven(path: Path, frames: int) -> str:
+    """A clip with B-frames whose frames come at varying times, the first one at 2 s."""
+    with av.open(str(path), "w") as out:
+        stream: Any = out.add_stream("libx264", rate=10, options={"bf": "3", "g": "40"})
+        stream.width, stream.height, stream.pix_fmt, stream.codec_context.time_base = 64, 48, "yuv420p", Fraction(1, 1000)
+        for index in range(frames):
+            frame = av.VideoFrame.from_ndarray(textured(index), format="rgb24")
+            frame.pts, frame.time_base = 2000 + 40 * index + 7 * (index % 5), Fraction(1, 1000)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode())
+    return str(path)
+
+
+KINDS: dict[str, tuple[str, dict[str, str]]] = {
+    "b_frames": ("x.mp4", {"g": "30", "bf": "3"}),
+    "long_gop": ("x.mp4", {"g": "250", "keyint_min": "250", "bf": "2"}),
+    "open_gop": ("x.mkv", {"g": "30", "bf": "3", "x264-params": "open-gop=1"}),
+    "intra_refresh": ("x.mp4", {"g": "60", "x264-params": "intra-refresh=1"}),
+    "transport_stream": ("x.ts", {"g": "30", "bf": "3"}),
+    "open_gop_stream": ("x.ts", {"g": "30", "bf": "3", "x264-params": "open-gop=1"}),
+}
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[MediaInfo, np.ndarray]]:
+    """Each kind of clip with all its frames."""
+    folder = tmp_path_factory.mktemp("walked")
+    paths = [*(write_clip(folder / f"{kind}-{name}", 200, paint=textured, options=options) for kind, (name, options) in KINDS.items())]
+    paths += [write_uneven(folder / "uneven.mp4", 200), write_uneven(folder / "uneven.mkv", 200), clip("start_offset.mkv"), clip("vfr.mp4")]
+    return {Path(path).name: (info := probe(path), plain(info)) for path in paths}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_request_gives_the_frames_of_a_plain_decode(walked: dict[str, tuple[MediaInfo, np.ndarray]], data: st.DataObject) -> None:
+    """With jumps, left-out pictures and any number of threads."""
+    info, frames = walked[data.draw(st.sampled_from(sorted(walked)))]
+    indices = sorted(data.draw(st.sets(st.integers(0, info.frames - 1), min_size=1, max_size=8)))
+    threads = data.draw(st.sampled_from([1, 2, 4]))
+    np.testing.assert_array_equal(decode_video(info, indices, 48, 64, threads=threads), frames[indices])
+
+
+def test_pictures_that_nobody_needs_are_not_decoded(walked: dict[str, tuple[MediaInfo, np.ndarray]]) -> None:
+    info, _ = walked["long_gop-x.mp4"]
+    walk = VideoDecode(info, (0, 50, 150), 48, 64)
+    assert len(list(walk)) == 3 and walk.seen < 110, "of the 150 frames on the way"
+
+
+def test_pictures_of_interlaced_video_are_all_decoded(tmp_path: Path) -> None:
+    info = probe(write_clip(tmp_path / "x.ts", 60, paint=textured, options={"flags": "+ildct+ilme", "bf": "3"}))
+    np.testing.assert_array_equal(decode_video(info, (3, 20, 41), 48, 64), plain(info)[[3, 20, 41]])
 
 
 def test_a_late_part_does_not_decode_what_lies_before(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ from PIL import Image
 
 from evr1_core.errors import MediaError
 from evr1_core.media import decode as decode_module
+from evr1_core.media import guard as guard_module
 from evr1_core.media import store as store_module
 from evr1_core.media import worker as worker_module
 from evr1_core.media.guard import DecodeGuard
@@ -178,6 +181,14 @@ def test_a_child_that_died_between_two_requests_is_replaced(tmp_path: Path) -> N
     assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8 and store._guard.started == 2
 
 
+def test_a_child_does_not_serve_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "MOST_REQUESTS", 2)
+    store = MediaStore(tmp_path, mode="decode-only")
+    for _ in range(5):
+        store.load(video("bframes.mp4"), BUDGET, FACTORS)
+    assert store._guard is not None and store._guard.started == 3 and len(store._guard._idle) == 1
+
+
 def test_children_end_with_their_store(tmp_path: Path) -> None:
     store = MediaStore(tmp_path, mode="decode-only")
     store.load(video("bframes.mp4"), BUDGET, FACTORS)
@@ -215,6 +226,162 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(MediaError, match=r"changed while it was read|could be decoded"):
         store.load(MediaRef(str(target), "video"), BUDGET, FACTORS)
     assert store.counters.stored == 0 and not list(tmp_path.rglob("*.safetensors"))
+
+
+CUT = video("trunc_mid.mp4")
+HALF = Budget(video=VideoBudget(fps=4.0, min_frames=32, max_frames=32))
+
+
+def test_a_share_of_missing_frames_is_tolerated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """32 of 64 frames are chosen and 10 can be decoded: the clip says which ones came, and when."""
+    store = MediaStore(tmp_path, tolerate=0.9)
+    with caplog.at_level("WARNING"):
+        loaded = [store.load(CUT, HALF, FACTORS) for _ in range(3)]
+    for part in loaded:
+        planned = store.plan(CUT, HALF, FACTORS)
+        count = len(part.indices)
+        assert part.frames.shape == (count, 3, planned.height, planned.width) and part.missing == 32 - count and 4 <= count <= 10
+        assert part.indices == planned.indices[:count] and part.times == planned.times[:count] == tuple(i / 8 for i in part.indices)
+    assert len(caplog.records) == 1, "one line for one file"
+    assert f"{CUT.path}: {loaded[0].missing} of the 32 chosen frames could not be decoded and are left out" in caplog.text
+    assert store.counters.decoded == 1
+    exact = MediaStore(tmp_path, "decode-only", tolerate=0.9, isolate=False).load(CUT, HALF, FACTORS)
+    assert np.array_equal(exact.frames, loaded[0].frames) and exact.indices == loaded[0].indices
+
+
+@pytest.mark.parametrize("mode", ["auto", "cache-only"])
+def test_what_a_lax_store_kept_is_not_given_to_a_strict_one(tmp_path: Path, mode: Any) -> None:
+    MediaStore(tmp_path, tolerate=0.9).load(CUT, HALF, FACTORS)
+    for tolerate in (0.0, 0.5):
+        with pytest.raises(MediaError, match=r"of the 32 chosen frames could not be decoded; media\.tolerate is") as caught:
+            MediaStore(tmp_path, mode, tolerate=tolerate).load(CUT, HALF, FACTORS)
+        assert caught.value.code == "damaged"
+
+
+def test_more_missing_frames_than_tolerated(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path, tolerate=0.3)
+    with pytest.raises(
+        MediaError, match=r"10 of 64 frames could be decoded; .* of the 32 chosen ones are missing, media\.tolerate is 0\.3"
+    ):
+        store.load(CUT, HALF, FACTORS)
+    assert store.counters.stored == 0 and not [path for path in tmp_path.rglob("*") if path.suffix in (".safetensors", ".tmp")]
+
+
+def test_a_part_that_is_whole_needs_no_tolerance(tmp_path: Path) -> None:
+    assert MediaStore(tmp_path).load(video("trunc_mid.mp4", 0.0, 0.9), BUDGET, FACTORS).missing == 0
+
+
+def test_a_crash_in_the_middle_of_the_frames(tmp_path: Path) -> None:
+    """Some frames came through the pipe already."""
+    body = (
+        "real(request, lambda message, frame: (send(message, frame), 'frame' in message and os.kill(os.getpid(), signal.SIGSEGV)), until)"
+    )
+    store, crashing = guarded(tmp_path, body, 30.0)
+    store.mode = "decode-only"
+    with pytest.raises(MediaError, match="SIGSEGV"):
+        store.load(crashing, BUDGET, FACTORS)
+
+
+@pytest.mark.parametrize("name", ["hang.png", "hang.mp4"])
+def test_images_and_headers_are_read_in_the_child_too(tmp_path: Path, picture: MediaRef, name: str) -> None:
+    store, _ = guarded(tmp_path, "time.sleep(600)", 1.0)
+    shutil.copy(picture.path if name.endswith("png") else clip("n31.mp4"), tmp_path / name)
+    ref = MediaRef(str(tmp_path / name), "image" if name.endswith("png") else "video")
+    for act in (store.load, store.plan):
+        with pytest.raises(MediaError, match="timeout"):
+            act(ref, BUDGET, FACTORS)
+    with pytest.raises(MediaError, match="timeout"):
+        store.look(ref.path, BUDGET, FACTORS)
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    store, greedy = guarded(tmp_path, "worker.probe = lambda *_: bytearray(2**33)", 30.0)
+    with pytest.raises(MediaError, match="more memory than a decoding process may use") as caught:
+        store.load(greedy, BUDGET, FACTORS)
+    assert caught.value.code == "unsupported"
+
+
+def test_a_child_ends_with_its_caller(tmp_path: Path) -> None:
+    """Killed without a chance to clean up, and in the middle of a decode that hangs."""
+    shutil.copy(clip("n31.mp4"), tmp_path / "hang.mp4")
+    body = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    code = (
+        "import sys\nfrom evr1_core.media.guard import DecodeGuard\nfrom evr1_core.media.worker import Request\n"
+        "from evr1_core.types import Budget, PatchFactors\n"
+        f"request = Request({str(tmp_path / 'hang.mp4')!r}, 'video', None, None, Budget(), PatchFactors(32))\n"
+        f"DecodeGuard(600, {child(tmp_path, body)!r}).ask(request)"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code])
+    until = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    pid = int((tmp_path / "pid").read_text())
+    caller.kill()
+    caller.wait()
+    while (Path("/proc") / str(pid) / "cmdline").exists() and (Path("/proc") / str(pid) / "cmdline").read_bytes():
+        assert time.monotonic() < until, "the child lives on"
+        time.sleep(0.05)
+
+
+def test_descriptors_and_memory_stay_over_many_files(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path, "decode-only")
+    refs = [video("hevc10.mp4"), video("text.mp4"), video("trunc_mid.mp4")]
+    store.load_many(refs * 10, BUDGET, FACTORS, workers=1)
+    assert store._guard is not None
+    process = store._guard._idle[0].process.pid
+    before = usage(os.getpid())[0], *usage(process)
+    store.load_many(refs * 167, BUDGET, FACTORS, workers=1)
+    after = usage(os.getpid())[0], *usage(process)
+    assert store._guard.started == 1 and after[:2] == before[:2] and after[2] < before[2] + 25 * 2**20
+
+
+def usage(pid: int) -> tuple[int, int]:
+    """(open descriptors, resident bytes)."""
+    resident = int((Path("/proc") / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return len(list((Path("/proc") / str(pid) / "fd").iterdir())), resident
+
+
+def test_after_a_full_disk_nothing_is_decoded_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(worker_module.EntryWriter, "add", full)
+    store = MediaStore(tmp_path, isolate=False)
+    asked: list[bool] = []
+    real = store_module.perform
+    monkeypatch.setattr(store_module, "perform", lambda request, *more: (asked.append(request.entry is not None), real(request, *more)))
+    for name in ("bframes.mp4", "n31.mp4", "vfr.mp4"):
+        assert store.load(video(name), BUDGET, FACTORS).missing == 0
+    assert asked == [True, False, False, False], "one try, then none for a while"
+    assert (store.counters.decoded, store.counters.store_failed, store.counters.stored) == (3, 3, 0)
+    assert caplog.text.count("the disk is full") == 1 and not list(tmp_path.rglob("*.tmp"))
+    monkeypatch.undo()
+    store._full_until = 0.0
+    store.load(video("gop8.mp4"), BUDGET, FACTORS)
+    assert store.counters.stored == 1
+
+
+def test_many_budgets_and_plans(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path)
+    refs = [video("bframes.mp4"), video("zero.mp4"), video("bframes.mp4")]
+    budgets = [Budget(video=VideoBudget(max_frames=most)) for most in (4, 8, 8)]
+    plans, clips = store.plan_many(refs, budgets, FACTORS, 2), store.load_many(refs, budgets, FACTORS, 2)
+    assert [each.code if isinstance(each, MediaError) else each.frames for each in plans] == [4, "empty", 8]
+    assert [each.code if isinstance(each, MediaError) else len(each.frames) for each in clips] == [4, "empty", 8]
+    with pytest.raises(ValueError, match="zip"):
+        store.plan_many(refs, budgets[:2], FACTORS)
+
+
+def test_threads_of_a_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One caller has the whole processor, many share it."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    store = MediaStore(tmp_path)
+    for callers, threads in ((1, 8), (2, 6), (5, 2), (24, 1)):
+        with store._calling(callers):
+            assert store._threads() == threads
 
 
 def test_many_threads_and_files(tmp_path: Path) -> None:
