@@ -39,6 +39,7 @@ _LITERAL = re.compile(
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _VISIBLE = re.compile(r"\S")
 _COMMA_BEFORE_END = re.compile(r",(?=\s{0,64}[\]}])")
+_MAX_MARKS = 30
 _SENTENCE_END = re.compile(r"[.!?。](?=\s|\Z)")
 
 MAX_NESTING = 32
@@ -103,12 +104,34 @@ def unwrap(text: str) -> str:
 
 def plain(text: str) -> str:
     """`unwrap`, then all markup deleted. For labels and yes/no only: it would damage code and formulas."""
-    return _MARKUP.sub("", _STYLE_INNERMOST.sub(r"\1", unwrap(text))).strip()
+    return _MARKUP.sub("", without_styles(unwrap(text))).strip()
+
+
+def without_styles(text: str) -> str:
+    """Innermost text commands (`\\text{...}`, `\\mathrm{...}`) replaced by their content."""
+    return _STYLE_INNERMOST.sub(r"\1", text)
+
+
+def nfkc(text: str) -> str:
+    """Unicode form NFKC in linear time.
+
+    Ordering a run of combining marks takes time quadratic in its length; marks after the 30th of a run are dropped. No language
+    has that many (Unicode Standard Annex 15, stream-safe text format).
+    """
+    if text.isascii():
+        return text
+    run = 0
+    kept: list[str] = []
+    for char in text:
+        run = run + 1 if unicodedata.combining(char) else 0
+        if run <= _MAX_MARKS:
+            kept.append(char)
+    return unicodedata.normalize("NFKC", "".join(kept))
 
 
 def norm(text: str) -> str:
     """Normal form for comparing two texts: Unicode form, quotes, case, white space, and punctuation at the ends."""
-    folded = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).casefold()
+    folded = nfkc(text).translate(_STRAIGHT).casefold()
     return " ".join(folded.split()).strip(_NORM_ENDS)
 
 
@@ -148,7 +171,7 @@ def parse_json(text: str, *, lenient: bool = True) -> Any:
 
     Raises ValueError. Nothing is evaluated; nesting is at most 32; NaN, Infinity and numbers that overflow are refused.
     """
-    if _depth(text) > MAX_NESTING:
+    if nesting(text) > MAX_NESTING:
         raise ValueError(f"nested deeper than {MAX_NESTING}")
     for candidate in (text, _COMMA_BEFORE_END.sub("", text)) if lenient else (text,):
         try:
@@ -161,6 +184,15 @@ def parse_json(text: str, *, lenient: bool = True) -> Any:
         return _json_value(ast.literal_eval(_ESCAPE.sub(_known_escape, text.strip())))
     except (SyntaxError, TypeError, MemoryError, RecursionError) as fault:  # how literal_eval refuses, beside ValueError
         raise ValueError(f"not a literal: {type(fault).__name__}") from fault
+
+
+def nesting(text: str) -> int:
+    """Levels of round, square and curly brackets, whether or not they match."""
+    depth = deepest = 0
+    for match in re.finditer(r"[\[{(\]})]", text):
+        depth = depth + 1 if match[0] in "[{(" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _region(text: str, start: int) -> tuple[int, int]:
@@ -215,14 +247,6 @@ def _inside_style(text: str) -> str:
         elif match[0] == "{" or len(match[0]) > 2:
             depth += 1
     return text
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for match in re.finditer(r"[\[{(\]})]", text):
-        depth = depth + 1 if match[0] in "[{(" else max(depth - 1, 0)
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _json_value(value: Any) -> Any:

@@ -12,8 +12,9 @@ from evr1_core.config.models import RewardSection
 from evr1_core.errors import RequestError
 from evr1_core.scoring import Answer
 from evr1_core.scoring.score import Scorer
+from evr1_core.scoring.text import nfkc
 from evr1_core.types import Sample, Score
-from evr1_rewards.free_text import final_text, nfkc
+from evr1_rewards.free_text import final_text
 from evr1_rewards.ocr import error_rate, words
 
 SCORER = Scorer(RewardSection())

@@ -1,9 +1,8 @@
-"""Free text: gold texts of a row, the final answer of a response, and normal forms that are safe for hostile text."""
+"""Free text: the gold texts of a row and the final answer of a response."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Any
 
 from evr1_core.scoring import Answer, InvalidGold
@@ -16,7 +15,6 @@ OWN_TOKEN = (
 )
 """For a character class: scripts without blanks between words, in which every character counts as a word."""
 
-_MAX_MARKS = 30
 _ANNOUNCEMENT = re.compile(
     r"(?:\A|(?<=\n)|(?<=[.!?]\s)|(?<=。))[ \t]{0,8}(?P<marks>[>*#_ \t-]{0,16})"
     r"(?:(?:therefore|so|thus|hence|finally|in\s{1,4}(?:conclusion|summary))\s{0,4},?\s{1,4})?(?:(?:the|my)\s{1,4})?"
@@ -70,20 +68,3 @@ def _announced(text: str, announcement: re.Match[str]) -> str:
         if announcement["marks"].endswith(mark) and not announcement["closing"] and rest.endswith(mark) and rest.count(mark) == 1:
             return rest.removesuffix(mark).rstrip()
     return rest
-
-
-def nfkc(text: str) -> str:
-    """Unicode form NFKC in linear time.
-
-    Ordering a run of combining marks takes time quadratic in its length; marks after the 30th of a run are dropped. No language
-    has that many (Unicode Standard Annex 15, stream-safe text format).
-    """
-    if text.isascii():
-        return text
-    run = 0
-    kept: list[str] = []
-    for char in text:
-        run = run + 1 if unicodedata.combining(char) else 0
-        if run <= _MAX_MARKS:
-            kept.append(char)
-    return unicodedata.normalize("NFKC", "".join(kept))

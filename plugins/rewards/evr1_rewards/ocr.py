@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict
 from rapidfuzz.distance import Levenshtein
 
 from evr1_core.scoring import Answer
+from evr1_core.scoring.text import nfkc
 from evr1_core.types import Sample, Score
-from evr1_rewards.free_text import OWN_TOKEN, final_text, gold_texts, nfkc
+from evr1_rewards.free_text import OWN_TOKEN, final_text, gold_texts
 
 SHOWN_CHARS = 1_000
 """So much of an answer is kept with its score."""
