@@ -390,14 +390,14 @@ def test_a_missing_library_is_not_the_answers_fault(monkeypatch, problem_type, g
 
 
 TOKENS = (
-    "```", "``` ", "~~~\n", "<svg ", "<svg>", "</svg>", "<svg", "<p>", "<div>", "<a", "<", ">", "<!--", "&amp;", "(", "x+", "x.y ", "'",
-    '"""', "\n", " ", "\t", "\\", "url(", "#", "def f():\n", "if x:\n ", "<table>", "<b><i>", "{", "0", "<use href='#a'/>",
+    "```", "``` ", "~~~\n", "<svg ", "<svg>", "</svg>", "<div>", "<a", "<", ">", "<!--", "(", "x+", "x.y ", "'", '"""', "\n", " ", "\\",
+    "url(", "#", "if x:\n ", "<b><i>",
 )  # fmt: skip
 
 
 def test_one_token_for_ever():
     """Under 3 s for any 390,000 characters."""
-    rows = ((row(answer=ADD), "<answer>"), (row("svg", CIRCLE), "<answer><svg>"), (row("html", LIST), ""), (row("html", LIST), "<answer>"))
+    rows = ((row(answer=ADD), "<answer>"), (row("svg", CIRCLE), "<answer><svg>"), (row("html", LIST), ""))
     for token in TOKENS:
         for sample, start in rows:
             started = time.monotonic()
