@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from media_clips import info, uneven
 
 from evr1_core.errors import RequestError
+from evr1_core.media.plan import plan
 from evr1_core.media.sampling import check_request, evenly, frame_count, select
-from evr1_core.types import VideoBudget
+from evr1_core.media.store import MediaStore
+from evr1_core.types import Budget, ImageBudget, MediaRef, PatchFactors, VideoBudget
 
 # frames, fps, budget fps, min, max -> frames taken; the published rule where it has an answer.
 COUNTS = [
@@ -102,8 +104,30 @@ def test_a_number_of_frames(asked: int, total: int, taken: int) -> None:
 
 
 def test_sampled_fps_is_that_of_the_frames_taken() -> None:
-    chosen = select(info(600), VideoBudget(fps=2.0, max_frames=16), 2)
-    assert len(chosen.indices) / chosen.span == pytest.approx(0.8)
+    """20 seconds at 2 frames per second, at most 16 of them."""
+    ref, factors = MediaRef("x.mp4", "video"), PatchFactors(32)
+    assert plan(info(600), ref, Budget(VideoBudget(fps=2.0, max_frames=16)), factors).sampled_fps == pytest.approx(0.8)
+    assert plan(info(600), ref, Budget(VideoBudget(frames=16)), factors).sampled_fps == pytest.approx(0.8)
+    assert plan(info(600), ref, Budget(VideoBudget(fps=1.0)), factors).sampled_fps == 1.0
+    assert plan(info(1), ref, Budget(), factors).sampled_fps == pytest.approx(30)
+
+
+@pytest.mark.parametrize(
+    ("ref", "budget", "factors", "message"),
+    [
+        (MediaRef("x.png", "image", 1.0), Budget(), PatchFactors(32), "an image has no start and end"),
+        (MediaRef("x.png", "image"), Budget(image=ImageBudget(9, 8)), PatchFactors(32), "the image budget is 9 to 8 pixels"),
+        (MediaRef("x.png", "image"), Budget(image=ImageBudget(0, 8)), PatchFactors(32), "the image budget is 0 to 8 pixels"),
+        (MediaRef("x.mp4", "video"), Budget(), PatchFactors(0), "the patch factors are 0 pixels and 2 frames"),
+        (MediaRef("x.mp4", "video", 2.0, 1.0), Budget(), PatchFactors(32), "is empty: end must come after start"),
+    ],
+)
+def test_a_request_is_refused_before_the_file_is_opened(ref: MediaRef, budget: Budget, factors: PatchFactors, message: str) -> None:
+    """None of these files is there."""
+    store = MediaStore(mode="decode-only", isolate=False)
+    for ask in (store.plan, store.load):
+        with pytest.raises(RequestError, match=message):
+            ask(ref, budget, factors)
 
 
 def test_varying_rate_goes_by_the_frame_shown() -> None:
