@@ -19,8 +19,8 @@ MAX_RATIO = 200.0
 
 
 def smart_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: float) -> tuple[int, int]:
-    """(height, width) in multiples of `factor`, at least one factor each, close to the aspect ratio: `smart_resize` of qwen-vl-utils
-    0.0.14 wherever that gives a size. `sampling.VERSION` covers it.
+    """(height, width) in multiples of `factor`, at least one factor each, close to the aspect ratio: the published rule
+    (docs/media.md names its source) wherever that gives a size. `sampling.VERSION` covers it.
 
     The area is at most `max_pixels` (or one factor squared) when the picture is too large; a picture that is too small grows to at
     least `min_pixels` and may then exceed `max_pixels` by the rounding up, as the published rule does.

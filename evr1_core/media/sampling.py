@@ -2,8 +2,8 @@
 
 The clock is presentation time, in seconds after the first frame shown. Where frames come at a constant rate, evenly spaced times
 and evenly spaced indices are the same thing, and the indices are those of the published rule
-`round(linspace(first, last, n))` (qwen-vl-utils 0.0.14), to the last one. Where they don't, the frame *shown* at each of n evenly
-spaced times is taken. A frame is never taken twice, so a clip may have fewer frames than were asked for, down to one.
+`round(linspace(first, last, n))`, to the last one (docs/media.md names its source). Where they don't, the frame *shown* at each of n
+evenly spaced times is taken. A frame is never taken twice, so a clip may have fewer frames than were asked for, down to one.
 """
 
 from __future__ import annotations
