@@ -120,6 +120,9 @@ def check_file(path: str | os.PathLike[str]) -> str:
         size = os.stat(name).st_size
     except OSError as error:
         raise MediaError(name, "missing", error.strerror or str(error)) from error
+    except ValueError as error:
+        # A name with a null character.
+        raise MediaError(name, "missing", str(error)) from error
     if not os.path.isfile(name):
         raise MediaError(name, "missing", "this is not a file")
     if not os.access(name, os.R_OK):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
 import struct
 import time
 import tracemalloc
@@ -374,6 +376,15 @@ def test_outcomes_of_bad_files_are_distinct(tmp_path: Path) -> None:
             probe(tmp_path / name, "video")
         assert caught.value.code == code and reason in caught.value.reason, name
         assert caught.value.path == str(tmp_path / name) and len(caught.value.reason) <= 200
+
+
+@pytest.mark.parametrize("name", ["with space #1 %20?.mp4", "Größe '\".mp4", os.fsdecode(b"\xff.mp4"), "file:x.mp4"])
+def test_any_file_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(clip("n31.mp4"), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert probe(name).frames == probe(tmp_path / name).frames == 31
+    with pytest.raises(MediaError, match="missing: embedded null"):
+        probe("a\0b.mp4")
 
 
 def test_an_avif_is_an_image_though_its_container_is_that_of_a_video(tmp_path: Path) -> None:
