@@ -157,7 +157,8 @@ class _Reader:
             raise FieldFault("problem", "empty_problem", "is empty" if _first(values, PROBLEM) else _absent("problem", PROBLEM, values))
         answer_key = _first(values, ANSWER)
         answer = values[answer_key] if answer_key else None
-        if answer is None or isinstance(answer, str) and not answer.strip():
+        # The tests of a program are a gold answer too.
+        if (answer is None or isinstance(answer, str) and not answer.strip()) and not values.get("tests"):
             raise FieldFault("answer", "missing_answer", "is empty" if answer_key else _absent("answer", ANSWER, values))
         root = self.media_root if self.media_root is not None else record.file.parent
         media = in_order_of_marks(problem, read_media(values, root))

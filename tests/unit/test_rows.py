@@ -208,6 +208,12 @@ def test_problem_types_are_kept_in_normal_form(tmp_path: Path) -> None:
     assert one(tmp_path, problem_type="Spatial-Temporal  grounding").problem_type == "spatial-temporal-grounding"
 
 
+def test_tests_stand_in_for_an_answer(tmp_path: Path) -> None:
+    sample = one(tmp_path, answer=None, problem_type="code", tests=["assert f(1) == 2"])
+    assert sample.answer is None
+    assert sample.extra["tests"] == ["assert f(1) == 2"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
