@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,10 @@ from evr1_cli.group import group
 
 if TYPE_CHECKING:
     from evr1_core.config.models import RunConfig
-    from evr1_core.media.build import Report
+    from evr1_core.media.build import Medium, Report, Survey
     from evr1_core.media.crew import Failure, Progress
-    from evr1_core.types import PatchFactors
+    from evr1_core.media.store import MediaStore
+    from evr1_core.types import PatchFactors, Sample
 
 app = group("The frame cache: fill it, look at it, check it, make room.")
 
@@ -69,12 +71,12 @@ def build(
     if phase not in ("train", "evaluate"):
         raise RequestError(f"--phase {phase}: train or evaluate")
     allowed = _max_bad(max_bad)
-    budget = (run.media.train if phase == "train" else run.media.evaluate).budget()
     factors = _factors(run, factor)
     rows = read_samples(data, run.data.media_root, "exclude", limit, check_media=False)
     store = MediaStore(run.media.cache_dir, "auto", run.media.deadline, tolerate=run.media.tolerate, codec=run.media.codec)
+    media = _media(run, rows.samples, phase, store)
     with _Line() as line:
-        found = survey(store, [(ref, budget) for sample in rows.samples for ref in sample.media], factors, workers, line.show)
+        found = survey(store, media, factors, workers, line.show)
         if not found.interrupted:
             _check_space(store, found, factors, workers, force, line)
         report = fill(store, found, factors, workers, line.show)
@@ -215,7 +217,21 @@ class _Line:
         return ", ".join(parts)
 
 
-def _check_space(store: Any, found: Any, factors: PatchFactors, workers: int, force: bool, line: _Line) -> None:
+def _media(run: RunConfig, samples: Sequence[Sample], phase: str, store: MediaStore) -> list[Medium]:
+    """Every medium with its budget: that of the phase, or the smaller one that a run would give the media of a row that is too long."""
+    budget = (run.media.train if phase == "train" else run.media.evaluate).budget()
+    if run.data.overlong != "shrink" or run.model.path is None:
+        return [(ref, budget) for sample in samples for ref in sample.media]
+    from evr1_core.policy.load import load_adapter
+    from evr1_core.rollout.setup import open_builder
+    from evr1_core.train.planning import plan_with_progress
+
+    builder = open_builder(run, load_adapter(run.model.path), store, "train" if phase == "train" else "evaluate")
+    kept = [row.reason != "too_long" for row in plan_with_progress(samples, builder, store).rows]
+    return [(ref, builder.budget_of(sample)) for sample, keep in zip(samples, kept, strict=True) if keep for ref in sample.media]
+
+
+def _check_space(store: MediaStore, found: Survey, factors: PatchFactors, workers: int, force: bool, line: _Line) -> None:
     from evr1_core.errors import RequestError
     from evr1_core.media.build import estimate
 

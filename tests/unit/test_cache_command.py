@@ -11,13 +11,22 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 from media_clips import CLIPS, clip
 
 from evr1_cli.main import main
+from evr1_core.config.load import load
+from evr1_core.data.rows import read_samples
 from evr1_core.media import build as build_module
+from evr1_core.media.store import MediaStore
+from evr1_core.policy.load import load_adapter
+from evr1_core.rollout.setup import open_builder, open_store
+from evr1_core.types import Budget, MediaRef, PatchFactors
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
@@ -85,6 +94,42 @@ def test_a_disk_without_room_is_refused_with_the_numbers(
     code, _, err = run(capsys, *build(data, tmp_path / "cache"))
     assert code == 2 and re.search(r"1 entries will take about \d+\.\d KiB", err) and "100 B free" in err and "--force" in err
     assert run(capsys, *build(data, tmp_path / "cache", "--force"))[0] == 0
+
+
+def test_compact_entries_have_keys_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, cache = rows(tmp_path / "d.jsonl", "n31.mp4", "hevc10.mp4"), tmp_path / "cache"
+    for codec in ("raw", "jpeg"):
+        assert run(capsys, *build(data, cache, "--set", f"media.codec={codec}"))[0] == 0
+    assert json.loads(run(capsys, "cache", "stat", "--cache-dir", cache, "--json")[1])["codecs"] == {"raw": 2, "jpeg": 2}
+    budget, factors, ref = Budget(), PatchFactors(32), MediaRef(clip("n31.mp4"), "video")
+    exact, hit = (MediaStore(cache, "cache-only", codec=codec).load(ref, budget, factors).frames for codec in ("raw", "jpeg"))
+    missed = MediaStore(tmp_path / "other", codec="jpeg").load(ref, budget, factors).frames
+    np.testing.assert_array_equal(missed, hit)
+    assert 0 < np.abs(exact.astype(int) - hit).mean() < 4
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+def test_a_phase_that_only_reads_the_cache(
+    phase: Literal["train", "evaluate"], tmp_path: Path, tiny_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a build stores is what the phase asks for, also for media that a long row makes smaller; without it the file is named."""
+    data, cache = rows(tmp_path / "d.jsonl", "n31.mp4", "long_gop.mp4"), tmp_path / "cache"
+    settings = [f"media.{phase}.video.max_frames=12", "data.overlong=shrink", "data.max_prompt_tokens=180", "data.bad_rows=exclude"]
+    settings.append(f"media.cache_dir={cache}")
+    more = [word for setting in settings for word in ("--set", setting)]
+    command = ("cache", "build", data, "--media-root", CLIPS, "--model", tiny_directory, "--phase", phase, *more)
+    config = load([], [*settings, f"model.path={tiny_directory}", "media.mode=cache-only"], {}).config
+    samples = read_samples(data, CLIPS).samples
+    for built in (False, True):
+        if built:
+            assert run(capsys, *command)[0] == 0
+        with closing(open_store(config)) as store:
+            prompts, faults = open_builder(config, load_adapter(str(tiny_directory)), store, phase).build_batch(samples)
+            assert store.counters.decoded == 0 and (len(prompts), len(faults)) == ((2, 0) if built else (0, 2))
+        if built:
+            assert max(len(prompt.token_ids) for prompt in prompts) <= 180
+        else:
+            assert "evr1 cache build" in faults[0].detail
 
 
 def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
