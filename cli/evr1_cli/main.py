@@ -32,7 +32,7 @@ COMMANDS = {
     "export": "Write a checkpoint as a model directory.",
     "models": "Model families and their presets: list them.",
     "plugins": "Plugins: list them, show one.",
-    "rewards": "Rewards: list them.",
+    "rewards": "Rewards: list them, check cases, score responses.",
     "train": "Train a model with reinforcement learning.",
 }
 """Built-in commands: name -> one line of help. The module is `evr1_cli.<name>`, dashes as underscores."""

@@ -83,6 +83,8 @@ def _type(annotation: Any) -> str:
         return _WORDS[annotation]
     if submodel(annotation) is not None:
         return "section or null"
+    if origin is typing.Annotated:
+        return _type(inside[0])
     if origin is typing.Literal:
         return f"one of {', '.join(map(str, inside))}"
     if origin in (typing.Union, types.UnionType):

@@ -73,6 +73,14 @@ def check_reward(spec: RewardSpec, examples: Sequence[Example] = ()) -> None:
     _run(contracts(spec, examples))
 
 
+def check_cases(*files: str | Path) -> None:
+    """Rewards: every case of these files comes out as expected (see `evr1_core.scoring.cases`)."""
+    from evr1_core.scoring.cases import run_cases
+
+    differences = [str(one) for outcome in run_cases(files) for one in outcome.differences]
+    _require(not differences, "\n".join(differences))
+
+
 def check_benchmark(spec: BenchmarkSpec) -> None:
     """A benchmark: its class follows the protocol, its problem types have rewards, a missing release is told."""
     _run(contracts(spec))
