@@ -54,11 +54,14 @@ class Helper:
         loaded; RuntimeError for any other exception of the function: a fault of its own."""
         with self._lock:
             connection = self._ready()
+            self._calls += 1
             try:
                 connection.send_bytes(request)
                 if not connection.poll(self.seconds):
                     raise Exceeded("timeout")
                 reply = connection.recv_bytes(_MAX_REPLY)
+                if reply[:1] == _MEMORY:
+                    raise Exceeded("memory")
             except Exceeded:
                 self.close()
                 raise
@@ -66,13 +69,16 @@ class Helper:
                 self.close()
                 raise Exceeded("crash") from fault
         kind, content = reply[:1], reply[1:]
-        if kind == _MEMORY:
-            raise Exceeded("memory")
         if kind == _REFUSED:
             raise ValueError(content.decode())
         if kind == _BROKEN:
             raise RuntimeError(f"{self.target}: {content.decode()}")
         return content
+
+    def prepare(self) -> None:
+        """Start the process if there is none, so that a call need not. Raises ImportError."""
+        with self._lock:
+            self._ready()
 
     def close(self) -> None:
         """End the process; the next call starts another."""
@@ -87,7 +93,6 @@ class Helper:
         if self._connection is None or self._owner != os.getpid() or self._calls >= CALLS:
             self.close()
             self._start()
-        self._calls += 1
         assert self._connection is not None
         return self._connection
 

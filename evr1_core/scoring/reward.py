@@ -85,12 +85,13 @@ class Reward(Protocol):
     """How answers of a problem type are scored. Everything but the call is optional.
 
     An instance is made as `cls(options)` with the options of the row (`cls()` if the spec names no options model), is
-    used for many rows and keeps no state between them. It may have three more methods:
+    used for many rows and keeps no state between them. It may have four more methods:
 
     `check(sample) -> None` raises `InvalidGold` when the row is faulty; it runs before the answer is looked at, and for
     every row before training.
     `is_strict(sample, content: str) -> bool` tells whether the stripped content of the answer block is exactly what the
     prompt asked for. Without it any non-blank content is.
+    `prepare() -> None` starts what a call needs (a process, a library), before the time of an item begins.
     `score_batch(pairs: list[tuple[Sample, Answer]]) -> list` scores several rows with the same options at once. Each result is
     what the call gives for that pair, or an instance of what it would raise; it must not depend on the other pairs. When it
     fails or takes too long, its pairs are scored by the call, one by one.

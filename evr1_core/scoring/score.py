@@ -110,9 +110,11 @@ class Scorer:
         self._rewards: dict[str, Callable[[Sample, Answer], Any]] = {}
 
     def prepare(self, sample: Sample) -> None:
-        """Import and build the reward of this row, so that the time it takes is not counted as scoring."""
+        """Import and build the reward of this row and let it start what it needs, so that the time it takes is not counted as scoring."""
         if self._spec(sample.problem_type):
-            self._reward(sample)
+            prepare = getattr(self._reward(sample), "prepare", None)
+            if prepare:
+                prepare()
 
     def check(self, sample: Sample) -> str:
         """The cause for which this row can't be scored, or "". Raises RequestError."""

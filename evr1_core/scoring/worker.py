@@ -128,6 +128,7 @@ class _Worker:
 
     def _alone(self, tasks: Sequence[Task], place: int) -> None:
         item, self._replies.known = tasks[place]
+        self._scorer.prepare(item.sample)  # anew for each: the item before may have cost the reward its process
         try:
             record = {"score": asdict(self._timed([place], lambda: self._scorer.score(*item)))}
         except JudgeNeeded as needed:

@@ -85,18 +85,14 @@ class Numerical:
             golds=gold_numbers(sample.answer, clock=unit is not None and unit.kind == "time"),
             unit=unit,
             percent=declared.lower() in _PERCENT_UNITS,
-            asks_percent=bool(_PERCENT_IN_QUESTION.search(sample.problem)),
+            asks_percent=asks_percent(sample),
         )
 
     def _compare(self, number: Number, gold: Number, row: _Row, metric: str) -> float:
-        unit = gold.unit or row.unit
         literal = gold.percent or (row.percent and gold.unit is None)
-        if literal or number.percent or unit is None or number.unit is None:
-            values = percent_readings(number, gold, literal=literal, context=row.asks_percent)
-        elif number.unit.kind != unit.kind:
+        values = readings(number, gold, unit=gold.unit or row.unit, literal=literal, context=row.asks_percent)
+        if not values:
             return 0.0
-        else:
-            values = [number.value * number.unit.factor / unit.factor]
         if metric == "mra":
             return max(mean_relative_accuracy(value, gold.value) for value in values)
         if metric == "exact":
@@ -140,11 +136,22 @@ def _gold_number(answer: Any, clock: bool) -> Number:
     return number
 
 
-def percent_readings(number: Number, gold: Number, *, literal: bool, context: bool) -> list[Fraction]:
-    """The values of an answer that may be compared with the gold value as it is written.
+def asks_percent(sample: Sample) -> bool:
+    """Whether the question speaks of percent."""
+    return bool(_PERCENT_IN_QUESTION.search(sample.problem))
 
-    `literal`: the gold has a percent sign or its unit is the percent. `context`: the question speaks of percent.
+
+def readings(number: Number, gold: Number, *, unit: Unit | None, literal: bool, context: bool) -> list[Fraction]:
+    """The values of an answer that may be compared with the gold value as it is written; none when they measure different things.
+
+    `unit`: that of the gold. `literal`: the gold has a percent sign or its unit is the percent. `context`: the question speaks of percent.
     """
+    if literal or number.percent or unit is None or number.unit is None:
+        return _percent_readings(number, gold, literal=literal, context=context)
+    return [number.value * number.unit.factor / unit.factor] if number.unit.kind == unit.kind else []
+
+
+def _percent_readings(number: Number, gold: Number, *, literal: bool, context: bool) -> list[Fraction]:
     if literal:
         return [number.value] if number.percent else [number.value, 100 * number.value]
     if number.percent and (not context or abs(gold.value) < 1):

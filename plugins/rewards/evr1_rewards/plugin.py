@@ -54,6 +54,22 @@ def evr1_rewards() -> list[RewardSpec]:
             requires=("scipy>=1.14",),
         ),
         RewardSpec(
+            name="open-ended",
+            problem_types=("open-ended", "free-form", "video-qa", "video-description", "caption", "captioning", "description"),
+            target="evr1_rewards.open_ended:OpenEnded",
+            config="evr1_rewards.open_ended:OpenEndedOptions",
+            summary="free text against the gold text: ROUGE in any script, equality, or graded by the judge",
+            requires=("rouge-score>=0.1.2", "rapidfuzz>=3.10"),
+        ),
+        RewardSpec(
+            name="math",
+            problem_types=("math", "mathematics"),
+            target="evr1_rewards.math_answer:Math",
+            config="evr1_rewards.multiple_choice:MultipleChoiceOptions",
+            summary="a formula or number against the gold one: exact arithmetic, symbolic equality; choices where there are options",
+            requires=("math-verify>=0.9", "antlr4-python3-runtime>=4.9.3"),
+        ),
+        RewardSpec(
             name="ocr",
             problem_types=("ocr",),
             target="evr1_rewards.ocr:Ocr",
