@@ -206,12 +206,13 @@ def test_a_read_counts_as_use_once_a_day(tmp_path: Path) -> None:
 def test_every_part_of_the_key_counts() -> None:
     parts: dict[str, Any] = {
         "kind": "video", "start": None, "end": None, "limits": VideoBudget(), "factors": PatchFactors(32), "sampler": "1", "decoder": "a-1",
+        "codec": "raw",
     }  # fmt: skip
     variants = [
         {}, {"start": 0.0}, {"end": 1.0}, {"limits": replace(VideoBudget(), fps=1.0)},
         {"limits": replace(VideoBudget(), max_pixels=262_145)},
         {"limits": replace(VideoBudget(), total_pixels=10**7)}, {"factors": PatchFactors(28)}, {"factors": PatchFactors(32, 1)},
-        {"sampler": "2"}, {"decoder": "a-2"},
+        {"sampler": "2"}, {"decoder": "a-2"}, {"codec": "jpeg"},
     ]  # fmt: skip
     keys = {make_key("content", **{**parts, **variant}) for variant in variants} | {make_key("other", **parts)}
     assert len(keys) == len(variants) + 1 and make_key("content", **parts) == make_key("content", **parts)
