@@ -42,11 +42,11 @@ class FrameCache:
     systems are mounted without it or renew it rarely, and a mapped read need not count.)
     """
 
-    def __init__(self, directory: Path, codec: Codec = "raw", threads: int = 2) -> None:
+    def __init__(self, directory: Path, codec: Codec = "raw", threads: int | None = None) -> None:
         self.directory = Path(directory)
         self.codec: Codec = codec
-        self.threads = threads
-        """Threads that decode the frames of one compact entry."""
+        self.threads = threads or min(4, len(os.sched_getaffinity(0)))
+        """Threads that decode the frames of one compact entry; several loads often run at a time, so it isn't all of the processor."""
         self._verified: dict[str, tuple[int, int, int]] = {}
         self._warned = False
         self._lock = threading.Lock()

@@ -195,6 +195,10 @@ def frames_of(entry: Entry, data: np.ndarray, threads: int = 1) -> np.ndarray:
     def one(place: int) -> None:
         _decode(data[offsets[place] : offsets[place + 1]], frames[place])
 
+    if min(threads, len(frames)) == 1:
+        for place in range(len(frames)):
+            one(place)
+        return frames
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(len(frames))))
     return frames
