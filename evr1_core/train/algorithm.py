@@ -40,6 +40,17 @@ class RewardBatch:
     """bool [B], cut off at the length limit."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     """Named reward components, float64 [B], NaN where absent: `accuracy`, `format`, and whatever the rewards name."""
+    baselines: Tensor | None = None
+    """float64 [B], value of the greedy answer to the same prompt, NaN where it has none; None without `greedy_baseline`."""
+    offline: Tensor | None = None
+    """bool [B], True for offline trajectories; None when there are none."""
+    penalties: Tensor | None = None
+    """float64 [B, T], what the KL penalty takes from the reward of each token, 0 outside the mask and on offline tokens; None when KL
+    is not in the reward. `rewards` are without it."""
+
+    def penalised(self) -> Tensor:
+        """float64 [B], rewards with the KL penalty of all tokens taken off: what sequence-level advantages start from."""
+        return self.rewards if self.penalties is None else self.rewards - self.penalties.sum(dim=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,8 @@ class TokenBatch:
     """float32 [B, T], as the rollout engine reported them; NaN for offline answers."""
     offline: Tensor | None = None
     """bool [B, T], True on tokens of offline trajectories; None when there are none."""
+    reference_logprobs: Tensor | None = None
+    """float32 [B, T], the frozen reference; None without KL in the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,11 @@ class Algorithm:
     loss: Callable[[TokenBatch, Any], TokenLoss]
     advantage_options: Any
     loss_options: Any
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether either half asks for the greedy answer: an advantage may be taken from another algorithm."""
+        return any(getattr(options, "greedy_baseline", False) for options in (self.options, self.advantage_options))
 
     def credit(self, batch: RewardBatch) -> Tensor:
         """Advantages float64 [B, T], exactly 0 outside the mask."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from evr1_core.config.models import Section
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "token-sum-norm"]
+
+Estimator = Literal["k1", "abs", "k2", "k3", "k3_st"]
 
 
 class AlgorithmOptions(Section):
@@ -30,3 +32,29 @@ class AlgorithmOptions(Section):
     """std keeps groups whose metric varies; mean_range keeps groups with 0.01 < mean < 0.99."""
     max_tries: int = Field(10, ge=1)
     """Batches of prompts drawn for one step at the most."""
+    greedy_baseline: bool = False
+    """Draw one greedy answer more per prompt, score it and give its value to the advantage; it is not trained on."""
+    kl: Literal["off", "loss", "reward"] = "off"
+    """Where a KL penalty to the frozen starting model goes; off loads no reference and computes nothing."""
+    kl_coef: float = Field(1e-3, ge=0)
+    """Weight of the KL penalty; with `kl_target` where it starts. 0 is off."""
+    kl_estimator: Estimator | None = None
+    """How KL is estimated from the tokens drawn; null is k3 in the loss and k1 in the reward."""
+    kl_target: float | None = Field(None, gt=0)
+    """KL per token that the coefficient is led to (it adapts); null keeps it fixed."""
+    kl_horizon: int = Field(10_000, gt=0)
+    """Answers over which the adaptive coefficient moves; larger is slower."""
+
+    @property
+    def estimator(self) -> Estimator:
+        return self.kl_estimator or ("k1" if self.kl == "reward" else "k3")
+
+    @property
+    def uses_reference(self) -> bool:
+        return self.kl != "off" and self.kl_coef > 0
+
+    @model_validator(mode="after")
+    def _informative(self) -> AlgorithmOptions:
+        if self.kl == "loss" and self.kl_estimator == "k1":
+            raise ValueError("kl_estimator k1 has no gradient towards the reference when it is a loss: take k2, k3 or k3_st, or kl=reward")
+        return self
