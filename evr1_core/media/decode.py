@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from evr1_core.errors import MediaError
 from evr1_core.media import resize
-from evr1_core.media.orientation import orientation
+from evr1_core.media.orientation import Orientation
 from evr1_core.media.probe import MediaInfo, opened
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class VideoDecode:
         if info.stamps is None:
             raise TypeError(f"{info.path} is an image")
         self.info, self.until, self.threads = info, until, threads
-        self.height, self.width = height, width
+        self.turn, self.height, self.width = Orientation(info.rotation, info.mirrored), height, width
         self.seen = 0
         """Frames that came out of the decoder in the last walk."""
         self.spoilt = 0
@@ -101,6 +101,9 @@ class VideoDecode:
             if not (yield from self._run(False, beside)):
                 self._place = self._given + 1
                 yield from self._run(True, beside)
+
+    def upright(self, frame: Any) -> np.ndarray:
+        return upright_rgb(frame, self.turn, self.height, self.width)
 
     def damage(self) -> str:
         """What the walk to the end of the file found."""
@@ -212,7 +215,7 @@ class _Walk:
             return frame
         if len(self.pending) >= AHEAD:
             self.pending[-AHEAD][2].result()
-        return self.beside.submit(upright_rgb, frame, self.decode.height, self.decode.width)
+        return self.beside.submit(self.decode.upright, frame)
 
     def _ready(self, shown: int) -> Iterator[tuple[int, np.ndarray]]:
         """What no frame after the one just shown can call in doubt."""
@@ -222,7 +225,7 @@ class _Walk:
             if self.damage.reaches(self.wanted[place]):
                 continue
             decode._given = place
-            yield place, picture.result() if self.beside else upright_rgb(picture, decode.height, decode.width)
+            yield place, picture.result() if self.beside else decode.upright(picture)
 
     def _decoded(self) -> Iterator[Any]:
         """Every frame in display order; None for a packet that is broken."""
@@ -323,14 +326,14 @@ class _Damage:
         return number >= self._broken.get(group, number + 1) or (leads and group - 1 in self._broken)
 
 
-def upright_rgb(frame: Any, height: int, width: int) -> np.ndarray:
-    """uint8 [3, height, width] of one decoded frame: 8-bit RGB, transparency on white, resized, upright.
+def upright_rgb(frame: Any, turn: Orientation, height: int, width: int) -> np.ndarray:
+    """uint8 [3, height, width] of one decoded frame: 8-bit RGB, transparency on white, resized, turned upright.
 
-    Resizing treats both axes and both directions alike, so the small picture is turned instead of the large one.
+    Resizing treats both axes and both directions alike, so the small picture is turned instead of the large one. (The side data of
+    the frame itself is left alone: whoever looks at it makes a cycle of references that keeps the picture in memory.)
     """
     import numpy as np
 
-    turn = orientation(frame)
     tall, wide = (width, height) if turn.swaps_sides else (height, width)
     picture = turn.upright(resize.resize_rgb(_rgb(frame), tall, wide))
     return np.ascontiguousarray(picture.transpose(2, 0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image
 
 from evr1_core.errors import MediaError
 from evr1_core.media.decode import VideoDecode, decode_video, upright_rgb
+from evr1_core.media.orientation import Orientation
 from evr1_core.media.plan import plan
 from evr1_core.media.probe import MediaInfo, probe
 from evr1_core.types import Budget, MediaRef, PatchFactors
@@ -200,7 +202,7 @@ def test_the_last_columns_of_any_width(pixels: str) -> None:
             values.append(np.repeat(row, 1 if plane.width == width else 2)[:width].astype(float))
         y, u, v = values[0], values[1] - 128, values[2] - 128
         expected = rgb_of(y, u, v, 0.2126, 0.0722, full)
-        assert np.abs(upright_rgb(frame, 16, width)[:, 8] - expected).max() < 5, width
+        assert np.abs(upright_rgb(frame, Orientation(), 16, width)[:, 8] - expected).max() < 5, width
 
 
 @pytest.mark.parametrize("pixels", ["yuv420p10le", "yuv420p12le", "yuv422p10le", "yuv444p12le"])
@@ -212,7 +214,7 @@ def test_deep_pixels_and_every_matrix(pixels: str, matrix: int, kr: float, kb: f
     frame.colorspace, frame.color_range = matrix, 2 if full else 1
     for plane, value in zip(frame.planes, (100, 90, 180), strict=True):
         plane.update(np.full(plane.buffer_size // 2, value << (frame.format.components[0].bits - 8), np.uint16).tobytes())
-    assert np.abs(upright_rgb(frame, 48, 64)[:, 24, 32] - rgb_of(100.0, -38.0, 52.0, kr, kb, full)).max() < 3
+    assert np.abs(upright_rgb(frame, Orientation(), 48, 64)[:, 24, 32] - rgb_of(100.0, -38.0, 52.0, kr, kb, full)).max() < 3
 
 
 def rgb_of(y: Any, u: Any, v: Any, kr: float, kb: float, full: bool) -> np.ndarray:
@@ -292,6 +294,21 @@ def test_a_file_that_ends_too_early_gives_what_it_has() -> None:
 def test_deadline_between_packets() -> None:
     with pytest.raises(MediaError, match="timeout"):
         decode_video(probe(clip("long_gop.mp4")), (0, 599), 48, 64, until=time.monotonic() - 1)
+
+
+def test_frames_are_given_back(walked: dict[str, tuple[MediaInfo, np.ndarray]]) -> None:
+    """Pictures that have been converted don't stay, whatever the collector of cycles does."""
+    info, _ = walked["b_frames-x.mp4"]
+    gc.collect()
+    gc.disable()
+    try:
+        for threads in (1, 2):
+            most = 0
+            for _ in VideoDecode(info, range(0, 200, 3), 48, 64, threads=threads):
+                most = max(most, sum(type(each).__name__ == "VideoFrame" for each in gc.get_objects()))
+            assert most < 24
+    finally:
+        gc.enable()
 
 
 def test_files_are_closed() -> None:
