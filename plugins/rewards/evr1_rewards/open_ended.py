@@ -44,8 +44,8 @@ class OpenEnded:
 
     def __call__(self, sample: Sample, answer: Answer) -> Score:
         golds, said = gold_texts(sample.answer), final_text(answer)
+        words = tokens(said, MAX_TOKENS)
         if self.options.metric == "judge":
-            tokens(said, MAX_TOKENS)  # refuses a longer answer
             grade = judged(answer, question=sample.problem, golds=golds, said=said, scale=self.options.judge_scale)
             return Score(accuracy=grade, answer=said)
         normal = norm(said)
@@ -53,7 +53,6 @@ class OpenEnded:
             return Score(accuracy=1.0, answer=said)
         if self.options.metric == "exact":
             return Score(accuracy=0.0, answer=said)
-        words = tokens(said, MAX_TOKENS)
         return max((self._compare(tokens(gold), words, said) for gold in golds), key=lambda score: score.accuracy or 0.0)
 
     def _compare(self, gold: list[str], words: list[str], said: str) -> Score:

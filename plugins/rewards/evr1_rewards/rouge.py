@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
+from typing import Any
 
 from nltk.stem.porter import PorterStemmer
 from rapidfuzz.distance import LCSseq
@@ -21,13 +23,13 @@ _stemmer = PorterStemmer()
 
 
 class _AsGiven:
-    """A tokenizer for texts that are lists of tokens already."""
+    """A tokenizer for what is a list of tokens already."""
 
-    def tokenize(self, text: list[str]) -> list[str]:
+    def tokenize(self, text: Any) -> Any:
         return text
 
 
-_scorer = RougeScorer(["rouge1", "rouge2"], tokenizer=_AsGiven())
+_scorer: Any = RougeScorer(["rouge1", "rouge2"], tokenizer=_AsGiven())
 
 
 def tokens(text: str, limit: int | None = None) -> list[str]:
@@ -37,14 +39,15 @@ def tokens(text: str, limit: int | None = None) -> list[str]:
     """
     ascii_only = text.isascii()
     text = text.lower() if ascii_only else nfkc(text).lower()
-    words = (_ASCII_WORD if ascii_only else _WORD).findall(text)
+    found = (_ASCII_WORD if ascii_only else _WORD).finditer(text)
+    words = [match[0] for match in islice(found, None if limit is None else limit + 1)]
     if limit is not None and len(words) > limit:
         raise Unparsed("too_long")
     stems = {word: _stem(word) for word in set(words)}
     return [stems[word] for word in words]
 
 
-def rouge(gold: list[str], said: list[str]) -> dict[str, float]:
+def rouge(gold: Sequence[str], said: Sequence[str]) -> dict[str, float]:
     """F1 of ROUGE-1, ROUGE-2 and ROUGE-L by name, in [0, 1] (Lin, 2004, as rouge-score computes them). 0 without tokens."""
     found = {name: float(score.fmeasure) for name, score in _scorer.score(gold, said).items()}
     return found | {"rougeL": _rouge_l(gold, said)}

@@ -108,10 +108,9 @@ def _parse(latex: str) -> list[Any]:
 
 def _close(gold: list[Any], said: list[Any], *, percent: bool) -> bool:
     """False for two real constants that differ: 1/2004! and 1/2006! are both 0 to the library."""
-    values = [_constant(side[0]) if side else None for side in (gold, said)]
-    if None in values:
+    wanted, value = _constant(gold[0]), _constant(said[0])
+    if wanted is None or value is None:
         return True
-    wanted, value = values
     readings = (value, value / 100, value * 100) if percent else (value,)
     return any(abs(reading - wanted) <= (TOLERANCE * abs(wanted) or ZERO_TOLERANCE) for reading in readings)
 
