@@ -70,7 +70,8 @@ def method() -> str:
 
 
 def resize_rgb(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [height, width, 3]; bicubic (a = -0.5), antialiased, rounded to 8 bits."""
+    """uint8 [H, W, 3] -> uint8 [height, width, 3]; bicubic (a = -0.5), antialiased: the kernel of torch, but clamped and rounded to
+    8 bits after the horizontal pass too."""
     import numpy as np
     from PIL import Image
 
