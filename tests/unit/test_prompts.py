@@ -197,7 +197,7 @@ def test_templates_of_packages_and_hashes(tmp_path: Path) -> None:
     own = put(tmp_path, '{% extends "base.j2" %}')
     content(sample(), own, templates=templates)
     assert set(templates.sources(own)) == {"own.j2", "base.j2"} and all(len(value) == 64 for value in templates.sources(own).values())
-    assert set(templates.sources("evr1_templates:prompts/math.j2")) == {"math.j2", "base.j2"}
+    assert set(templates.sources("evr1_templates:prompts/math.j2")) == {"math.j2", "multiple-choice.j2", "base.j2"}
 
 
 # Building --------------------------------------------------------------------------------------------------------
