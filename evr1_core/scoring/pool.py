@@ -36,8 +36,9 @@ from evr1_core.types import Completion, Prompt, Score
 MEMORY_LIMIT = 4 << 30
 LOAD_SECONDS = 60.0
 """A worker may take this long to start, and to import the libraries of the rewards of one chunk."""
-ITEMS_PER_WORKER = 500
-"""A worker is replaced after so many items: libraries leak."""
+ITEMS_PER_WORKER, WORKER_BYTES = 500, 512 << 20
+"""A worker that served so many items and holds more memory than this is replaced: libraries leak. To start one takes longer than
+thousands of items, so a lean one stays."""
 QUESTIONS = 4
 """Questions to the judge about one answer; a reward that asks further ones is at fault."""
 _CHUNK = 16
@@ -270,7 +271,7 @@ class ScoringPool:
                 raise Evr1Error("the scoring pool was closed") from end
             self._lost(chunk, left, begun, end)
         else:
-            if worker.served >= ITEMS_PER_WORKER:
+            if worker.served >= ITEMS_PER_WORKER and worker.resident_bytes() > WORKER_BYTES:
                 self._discard(lane)
 
     def _take(self, batch: _Batch, place: int, record: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from evr1_core.scoring.worker import Setup
@@ -57,6 +59,14 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         return self._end() is None
+
+    def resident_bytes(self) -> int:
+        """Memory that it holds; 0 when it has ended."""
+        try:
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * resource.getpagesize()
 
     def send(self, message: Any) -> None:
         try:

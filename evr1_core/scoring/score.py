@@ -85,6 +85,10 @@ def evaluation_accuracy(score: Score) -> float | None:
     return score.accuracy if score.status in ("scored", "unparsed") else None
 
 
+_Gold = tuple[Sample, str, Callable[[Sample, Answer], Any] | None]
+"""(sample with its gold answer unwrapped, cause of a fault or "", reward)."""
+
+
 class _Opened(NamedTuple):
     """An answer that was read and waits for its reward."""
 
@@ -108,6 +112,7 @@ class Scorer:
         self._sections: dict[str, RewardSection] = {}
         self._specs: dict[str, RewardSpec | None] = {}
         self._rewards: dict[str, Callable[[Sample, Answer], Any]] = {}
+        self._last: tuple[Sample, _Gold] | None = None
 
     def prepare(self, sample: Sample) -> None:
         """Import and build the reward of this row and let it start what it needs, so that the time it takes is not counted as scoring."""
@@ -188,8 +193,14 @@ class Scorer:
             found = self._sections[sample.problem_type] = section_for(self.section, sample.problem_type)
         return found
 
-    def _gold(self, sample: Sample) -> tuple[Sample, str, Callable[[Sample, Answer], Any] | None]:
-        """(sample with its gold answer unwrapped, cause of a fault or "", reward)."""
+    def _gold(self, sample: Sample) -> _Gold:
+        """What is known of a row without an answer. The answers of a group follow each other and share it."""
+        last = self._last
+        if last is None or last[0] is not sample:
+            last = self._last = (sample, self._checked_gold(sample))
+        return last[1]
+
+    def _checked_gold(self, sample: Sample) -> _Gold:
         if not self._spec(sample.problem_type):
             return sample, "unknown_problem_type", None
         reward = self._reward(sample)

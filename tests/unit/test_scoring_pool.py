@@ -279,6 +279,7 @@ def test_an_item_that_can_not_be_sent_is_an_error_of_the_caller(pool):
 
 def test_workers_start_late_and_fast_and_are_replaced(monkeypatch):
     monkeypatch.setattr("evr1_core.scoring.pool.ITEMS_PER_WORKER", 3)
+    monkeypatch.setattr("evr1_core.scoring.pool.WORKER_BYTES", 1 << 20)
     with ScoringPool(SECTION, workers=1) as single:
         assert single.live_workers == 0
         started = time.monotonic()

@@ -54,7 +54,7 @@ def target(element: Element) -> str:
 def renderer() -> str:
     """Name and version of the library that draws. Raises ScoringFailed (`missing_dependency`) where there is none."""
     name = _renderer()
-    return f"{name} {metadata.version(name)}"
+    return f"{name} {_version(name)}"
 
 
 def draw(root: Element) -> bytes:
@@ -78,9 +78,13 @@ def likeness(first: bytes, second: bytes) -> float | None:
     """1 - sum of differences / sum of the darker one's ink, at least 0; None when both are blank. The white background counts nothing."""
     import numpy as np
 
-    one, other = (np.frombuffer(picture, np.uint8).reshape(-1, 3).astype(np.int64) for picture in (first, second))
-    difference = int(np.abs(one - other).sum())
-    ink = int((3 * 255 - np.minimum(one.sum(axis=1), other.sum(axis=1))).sum())
+    def light(picture: np.ndarray) -> np.ndarray:
+        """Sum of the three channels of each pixel."""
+        return picture[0::3].astype(np.uint16) + picture[1::3] + picture[2::3]
+
+    one, other = (np.frombuffer(picture, np.uint8) for picture in (first, second))
+    difference = int((np.maximum(one, other) - np.minimum(one, other)).sum(dtype=np.int64))  # in bytes: 20 times faster than in int64
+    ink = 255 * one.size - int(np.minimum(light(one), light(other)).sum(dtype=np.int64))
     return max(0.0, 1.0 - difference / ink) if ink else None
 
 
@@ -125,6 +129,9 @@ def with_cairosvg() -> Callable[[bytes], bytes]:
 
     pixels = _pixel_reader()
     return drawn
+
+
+_version = functools.cache(metadata.version)
 
 
 @functools.lru_cache(maxsize=64)
