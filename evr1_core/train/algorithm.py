@@ -20,7 +20,7 @@ from torch import Tensor
 from evr1_core import plugins
 from evr1_core.config.load import check_algorithm_options
 from evr1_core.config.models import AlgorithmSection
-from evr1_core.errors import RequestError
+from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.train.options import AlgorithmOptions
 
 
@@ -47,6 +47,12 @@ class RewardBatch:
     penalties: Tensor | None = None
     """float64 [B, T], what the KL penalty takes from the reward of each token, 0 outside the mask and on offline tokens; None when KL
     is not in the reward. `rewards` are without it."""
+    problem_types: tuple[str, ...] = ()
+    """Of the sample of each answer, for algorithms that keep statistics per task."""
+    data_types: tuple[str, ...] = ()
+    """text, image or video, of the sample of each answer."""
+    values: Tensor | None = None
+    """float [B, T], a critic's values before the update; None without a critic."""
 
     def penalised(self) -> Tensor:
         """float64 [B], rewards with the KL penalty of all tokens taken off: what sequence-level advantages start from."""
@@ -71,16 +77,31 @@ class TokenBatch:
     """bool [B, T], True on tokens of offline trajectories; None when there are none."""
     reference_logprobs: Tensor | None = None
     """float32 [B, T], the frozen reference; None without KL in the loss."""
+    behaviour_logprobs: Tensor | None = None
+    """float32 [B, T], what the author of offline tokens thought of them; None where nobody knows, which counts as probability 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """Loss of every token, and per-token diagnostics that are averaged over the whole step."""
+    """Loss of every token, and per-token diagnostics that are averaged over the whole step.
+
+    A token's loss may look at its own answer, never at another one: answers come in blocks and micro-batches.
+    """
 
     values: Tensor
     """[B, T]."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """name -> [B, T], detached."""
+    """name -> [B, T], detached; NaN on tokens that the number doesn't concern. Of `ratio` the extremes are recorded too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Advantages, and what they were made of."""
+
+    advantages: Tensor
+    """float64 [B] or [B, T]."""
+    details: Mapping[str, Tensor] = field(default_factory=dict)
+    """name -> [B] or [B, T], for tests and records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +150,7 @@ class Algorithm:
     name: str
     options: AlgorithmOptions
     """What the loop reads; those of the two halves may be other models, when a half comes from another algorithm."""
-    advantage: Callable[[RewardBatch, Any], Tensor]
+    advantage: Callable[[RewardBatch, Any], Tensor | Credit]
     loss: Callable[[TokenBatch, Any], TokenLoss]
     advantage_options: Any
     loss_options: Any
@@ -141,10 +162,22 @@ class Algorithm:
 
     def credit(self, batch: RewardBatch) -> Tensor:
         """Advantages float64 [B, T], exactly 0 outside the mask."""
+        return self.assess(batch).advantages
+
+    def assess(self, batch: RewardBatch) -> Credit:
+        """As `credit`, with what the advantages were made of.
+
+        Raises Evr1Error, naming rows, for rewards that are infinite and advantages that are not numbers.
+        """
+        _require("rewards", batch.rewards.isinf())
         found = self.advantage(batch, self.advantage_options)
-        if found.dim() == 1:
-            found = found[:, None].expand(-1, batch.mask.shape[1])
-        return torch.where(batch.mask, found, torch.zeros_like(found))
+        made = found if isinstance(found, Credit) else Credit(found)
+        advantages = made.advantages
+        if advantages.dim() == 1:
+            advantages = advantages[:, None].expand(-1, batch.mask.shape[1])
+        advantages = torch.where(batch.mask & ~batch.rewards.isnan()[:, None], advantages, torch.zeros_like(advantages))
+        _require("advantages", ~advantages.isfinite().all(dim=1))
+        return Credit(advantages, made.details)
 
     def token_loss(self, batch: TokenBatch) -> TokenLoss:
         return self.loss(batch, self.loss_options)
@@ -164,6 +197,12 @@ class Algorithm:
         return [("advantage", self.advantage), ("loss", self.loss)]
 
 
+def _require(what: str, wrong: Tensor) -> None:
+    if bool(wrong.any()):
+        rows = wrong.nonzero()[:, 0].tolist()
+        raise Evr1Error(f"{what} are not finite for {len(rows)} answers of the step: rows {', '.join(map(str, rows[:20]))}")
+
+
 def build_algorithm(section: AlgorithmSection, origins: Mapping[str, str] | None = None) -> Algorithm:
     """The algorithm that a configuration names; `advantage` and `loss` may come from others by name.
 
@@ -177,6 +216,12 @@ def build_algorithm(section: AlgorithmSection, origins: Mapping[str, str] | None
     options, advantage_options, loss_options = check_algorithm_options(section.options, *models, where=where)
     if not isinstance(options, AlgorithmOptions):
         raise RequestError(f"algorithm {named.name!r}: its options {named.config} must extend evr1_core.train.options.AlgorithmOptions")
+    # How tokens are aggregated goes with the loss, wherever that is from.
+    options = options.model_copy(update={key: getattr(loss_options, key) for key in ("aggregation", "seq_denominator", "norm_length")})
+    if getattr(advantage_options, "needs_critic", False):
+        raise RequestError(
+            f"the advantage of {halves[0].name!r} needs a critic, which this trainer has not: give another algorithm.advantage"
+        )
     if options.aggregation.endswith("-norm") and options.norm_length is None:
         raise RequestError(f"algorithm.aggregation {options.aggregation} divides by a constant: set algorithm.norm_length")
     advantage, loss = _callable(halves[0].advantage), _callable(halves[1].loss)

@@ -12,6 +12,8 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum",
 
 Estimator = Literal["k1", "abs", "k2", "k3", "k3_st"]
 
+Correction = Literal["off", "token_truncate", "token_mask", "seq_truncate", "seq_mask", "seq_geo_mask"]
+
 
 class AlgorithmOptions(Section):
     """What the training loop itself reads of an algorithm's options."""
@@ -44,6 +46,13 @@ class AlgorithmOptions(Section):
     """KL per token that the coefficient is led to (it adapts); null keeps it fixed."""
     kl_horizon: int = Field(10_000, gt=0)
     """Answers over which the adaptive coefficient moves; larger is slower."""
+
+    tis: Correction = "off"
+    """Truncated importance sampling: weigh the loss of a token by pi_old / pi_rollout, bounded (`evr1_core.train.terms`)."""
+    tis_max: float | None = Field(2.0, gt=0)
+    """Upper bound of the weight, or of the ratio that is kept; null is none."""
+    tis_min: float | None = Field(None, ge=0)
+    """Lower bound; null is none."""
 
     @property
     def estimator(self) -> Estimator:

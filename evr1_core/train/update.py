@@ -19,7 +19,9 @@ from evr1_core.errors import Evr1Error
 from evr1_core.policy.forward import Row, as_rectangle
 from evr1_core.policy.policy import Policy
 from evr1_core.scoring.score import evaluation_accuracy, rollout_value
-from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, Totals, aggregate
+from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, Totals
+from evr1_core.train.meter import Meter
+from evr1_core.train.objective import NonFiniteRows, step_loss
 from evr1_core.types import Group
 
 
@@ -67,6 +69,8 @@ def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection
         lengths=torch.tensor([len(ids) for ids in tokens]),
         truncated=truncated,
         parts=parts,
+        problem_types=tuple(group.sample.problem_type for _, group, _ in answers),
+        data_types=tuple(group.sample.data_type for _, group, _ in answers),
     )
     return TrainBatch(
         rows=tuple(Row(group.prompt, rollout.completion.token_ids) for _, group, rollout in answers),
@@ -88,23 +92,24 @@ def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str,
     """
     mini_batches = _mini_batches(len(batch.rows), policy.section.mini_batches)
     old = _old_logprobs(policy, batch, mini_batches) if len(mini_batches) > 1 else None
-    sums: dict[str, float] = defaultdict(float)
+    meter = Meter()
     stepped: dict[str, list[float]] = defaultdict(list)
     for indices in mini_batches:
         totals = Totals.of(batch.mask[indices])
         if totals.tokens == 0:
             continue
         for micro in policy.micro_batches([batch.rows[i] for i in indices]):
-            _accumulate(policy, batch, [indices[i] for i in micro], old, algorithm, totals, sums)
+            _accumulate(policy, batch, [indices[i] for i in micro], old, algorithm, totals, meter)
         for name, value in policy.step().items():
             stepped[name].append(value)
         if not math.isfinite(stepped["policy/grad_norm"][-1]):
-            raise NonFinite(_not_finite("gradient norm", [batch.sample_ids[i] for i in indices]))
-    tokens = int(batch.mask.sum())
-    metrics = {name: total / max(tokens, 1) for name, total in sums.items() if name != "loss"}
-    metrics["policy/loss"] = sums["loss"] / max(len(mini_batches), 1)
+            raise NonFinite(_not_finite("gradient norm is", [batch.sample_ids[i] for i in indices]))
+    metrics = {name if "/" in name else f"policy/{name}": value for name, value in meter.summary().items()}
+    for name in ("policy/loss", "policy/policy_loss", "policy/kl_loss"):  # a sum over the shares of each mini-batch
+        if name in metrics or name == "policy/loss":
+            metrics[name] = metrics.get(name, 0.0) / len(mini_batches)
     metrics.update({name: sum(values) / len(values) for name, values in stepped.items()})
-    metrics["policy/tokens"] = float(tokens)
+    metrics["policy/tokens"] = float(batch.mask.sum())
     return metrics
 
 
@@ -135,9 +140,9 @@ def _accumulate(
     old: Mapping[int, Tensor] | None,
     algorithm: Algorithm,
     totals: Totals,
-    sums: dict[str, float],
+    meter: Meter,
 ) -> None:
-    """Forward and backward of one micro-batch; adds its share of every metric to `sums`."""
+    """Forward and backward of one micro-batch; its numbers go to `meter`."""
     logprobs = policy.logprobs([batch.rows[i] for i in indices])
     length, device = logprobs.shape[1], logprobs.device
     mask = batch.mask[indices, :length].to(device)
@@ -150,17 +155,15 @@ def _accumulate(
         mask=mask,
         rollout_logprobs=rollout,
     )
-    found = algorithm.token_loss(tokens)
-    loss = aggregate(found.values, mask, totals, algorithm.options)
-    if not torch.isfinite(loss):
-        raise NonFinite(_not_finite("loss", [batch.sample_ids[i] for i in indices]))
+    try:
+        loss = step_loss(algorithm, tokens, totals, meter)
+    except NonFiniteRows as error:
+        raise NonFinite(_not_finite(error.what, [batch.sample_ids[indices[row]] for row in error.rows])) from error
     loss.backward()
-    sums["loss"] += float(loss.detach())
-    sums["policy/entropy_estimate"] += _sum(-before, mask)
-    for name, values in found.metrics.items():
-        sums[f"policy/{name}"] += _sum(values, mask)
+    meter.total("loss", loss)
+    meter.add("entropy_estimate", -before, mask)
     for name, values in mismatch(before, rollout).items():
-        sums[f"rollout/{name}"] += _sum(values, mask & ~rollout.isnan())
+        meter.add(f"rollout/{name}", values, mask)
 
 
 def mismatch(trainer: Tensor, rollout: Tensor) -> dict[str, Tensor]:
@@ -170,13 +173,9 @@ def mismatch(trainer: Tensor, rollout: Tensor) -> dict[str, Tensor]:
     return {"mismatch": difference.abs(), "mismatch_kl": difference.clamp(-20, 20).exp() - 1 - difference}
 
 
-def _sum(values: Tensor, mask: Tensor) -> float:
-    return float(torch.where(mask, values.detach(), torch.zeros_like(values)).sum())
-
-
 def _not_finite(what: str, sample_ids: Sequence[str]) -> str:
     shown = ", ".join(dict.fromkeys(sample_ids))
     return (
-        f"{what} is not finite for samples {shown[:400]}; this update was not made and the last checkpoint is good. "
+        f"{what} not finite for samples {shown[:400]}; this update was not made and the last checkpoint is good. "
         "A lower train.lr, a smaller train.max_grad_norm or model.dtype=float32 usually cures it"
     )
