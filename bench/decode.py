@@ -1,9 +1,11 @@
 """Decoding a video against qwen-vl-utils with its decord reader, and decoding with several worker processes.
 
-    python bench/decode.py [--seconds 60] [--rounds 3] [--workers 1,2] [--folder DIR] [--json out.json]
+    python bench/decode.py [--seconds 60] [--rounds 3] [--bitrate N] [--workers 1,2] [--folder DIR]
+                           [--json out.json]
 
-The clip is made here: 1280x720 H.264 at 30 frames per second and 3 Mbit/s, key frames 250 apart, B-frames as libx264 chooses; a view
-that moves over clouds of coloured noise, with an object in front and grain. 120 frames are taken and resized to 672x384.
+The clip is made here: 1280x720 H.264 at 30 frames per second with the defaults of libx264 (crf 23, preset medium, key frames 250 apart,
+B-frames), or at --bitrate; a view that moves over clouds of coloured noise, with an object in front and grain. 120 frames are taken
+and resized to 672x384.
 
 One file: the same frames, from the file to resized pictures, in alternation, medians. evr1 gives uint8; qwen-vl-utils gives float32
 (that is its interface). evr1 decodes in its child process and sends the frames through the pipe (decode-only); a warm child, as in a
@@ -52,15 +54,15 @@ def clouds(random: np.random.Generator, height: int, width: int) -> np.ndarray:
     return np.stack(planes, -1).astype(np.uint8)
 
 
-def write_clip(path: Path, seconds: int) -> None:
+def write_clip(path: Path, seconds: int, bitrate: int) -> None:
     random = np.random.default_rng(0)
     world, ball = clouds(random, HEIGHT + 400, WIDTH + 800), clouds(random, 240, 240)
     grain = random.normal(0, 3, (HEIGHT + 64, WIDTH + 64, 1)).astype(np.int16)
     temporary = path.with_suffix(".tmp.mp4")
     with av.open(temporary, "w") as out:
-        options = {"g": str(KEY), "keyint_min": str(KEY), "sc_threshold": "0", "preset": "veryfast"}
+        options = {"g": str(KEY), "keyint_min": str(KEY), "sc_threshold": "0"} | ({} if bitrate else {"crf": "23"})
         stream: Any = out.add_stream("libx264", rate=FPS, options=options)
-        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = WIDTH, HEIGHT, "yuv420p", 3_000_000
+        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = WIDTH, HEIGHT, "yuv420p", bitrate
         for index in range(seconds * FPS):
             x, y = int(400 + 390 * np.sin(index / 97)), int(200 + 190 * np.cos(index / 131))
             view = world[y : y + HEIGHT, x : x + WIDTH].astype(np.int16)
@@ -156,6 +158,7 @@ def many_files(path: str, workers: list[int], rounds: int) -> list[dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=60, help="length of the clip")
+    parser.add_argument("--bitrate", type=int, default=0, help="bits per second; else crf 23")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", default=",".join(str(n) for n in range(1, len(os.sched_getaffinity(0)) + 1)))
     parser.add_argument("--folder", type=Path, help="where the clip is kept; else it is made anew each time")
@@ -164,9 +167,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        clip = folder / f"decode-{asked.seconds}s.mp4"
+        clip = folder / f"decode-{asked.seconds}s-{asked.bitrate}.mp4"
         if not clip.exists():
-            write_clip(clip, asked.seconds)
+            write_clip(clip, asked.seconds, asked.bitrate)
         load = os.getloadavg()[0]
         one = one_file(str(clip), asked.rounds)
         many = many_files(str(clip), [int(count) for count in asked.workers.split(",")], asked.rounds)
