@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 DataType = Literal["text", "image", "video", "mixed"]
 Status = Literal["scored", "unparsed", "failed", "invalid_gold"]
 FinishReason = Literal["stop", "length", "abort"]
-Provenance = Literal["policy", "offline"]
+Provenance = Literal["policy", "offline", "greedy"]
+"""Drawn by the policy; pre-collected; the policy's likeliest answer, a baseline that is not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,8 @@ class Group:
 
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
+    baseline: Rollout | None = None
+    """The greedy answer, where the algorithm asks for one."""
 
     @property
     def sample(self) -> Sample:

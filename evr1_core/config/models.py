@@ -33,6 +33,10 @@ class ModelSection(Section):
     """Parts that are not trained, by the names the family gives: for example `vision`, `projector`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is a GPU."""
+    reference_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the frozen reference of a KL penalty lives; auto is beside the policy."""
+    reference_dtype: Literal["bfloat16", "float32"] | None = None
+    """Type of the reference's weights; null is that of the policy."""
 
 
 class DataSection(Section):
@@ -150,6 +154,16 @@ class RolloutSection(Section):
     """Longest answer; a longer one is cut off and marked so."""
 
 
+class GuidanceSection(Section):
+    """Mix-policy: an offline trajectory of the row takes the place of one of the policy's answers."""
+
+    mode: Literal["off", "always", "below"] = "off"
+    """always draws n - 1 answers and adds one trajectory; below draws n, and where their mean accuracy is below `threshold` a trajectory
+    takes the place of the last one."""
+    threshold: float = Field(default=0.5, gt=0, le=1)
+    """Accuracy of the policy's own answers under which mode `below` adds a trajectory."""
+
+
 class AlgorithmSection(Section):
     """The algorithm by name; every further key is an option of that algorithm, for example `clip_high`."""
 
@@ -257,6 +271,8 @@ class RunConfig(Section):
     """Decoding, budgets and the frame cache."""
     rollout: RolloutSection = RolloutSection()
     """How answers are drawn."""
+    guidance: GuidanceSection = GuidanceSection()
+    """Mix-policy: offline trajectories in groups."""
     rewards: RewardSection = RewardSection()
     """How answers are scored."""
     algorithm: AlgorithmSection = AlgorithmSection()
@@ -274,6 +290,12 @@ class RunConfig(Section):
     def _below_output(self) -> RunConfig:
         if not self.name.strip() or Path(self.name).is_absolute() or ".." in Path(self.name).parts or self.name == ".":
             raise ValueError(f"name {self.name!r} is no folder below output: give a plain name, and the place as `output`")
+        return self
+
+    @model_validator(mode="after")
+    def _own_answers(self) -> RunConfig:
+        if self.guidance.mode != "off" and self.rollout.n < 2:
+            raise ValueError(f"guidance.mode {self.guidance.mode} needs an answer of the policy beside the trajectory: rollout.n=2 or more")
         return self
 
     @property

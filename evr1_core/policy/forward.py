@@ -8,7 +8,7 @@ Shapes: b rows, L tokens of the sequence, K answer tokens of all rows together, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,16 @@ def answer_logprobs(
     assert head is not None
     flat = head_logprobs(hidden, head, targets, temperature, torch.tensor(adapter.forbidden_token_ids, device=device))
     return nn.utils.rnn.pad_sequence(list(flat.split([len(row.answer) for row in rows])), batch_first=True)
+
+
+@torch.no_grad()
+def frozen_logprobs(rows: Sequence[Row], batches: Iterator[list[int]], forward: Callable[[Sequence[Row]], Tensor]) -> list[Tensor]:
+    """Log-probabilities [n_i] of every row without a graph; `batches` are places in `rows`, one forward pass each."""
+    found: list[Tensor] = []
+    for indices in batches:
+        part = [rows[index] for index in indices]
+        found += [line[: len(row.answer)] for row, line in zip(part, forward(part), strict=True)]
+    return found
 
 
 def _packed(adapter: ModelAdapter, rows: Sequence[Row]) -> tuple[dict[str, Tensor], Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
-from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
+from evr1_core.policy.forward import Row, answer_logprobs, frozen_logprobs, micro_batches
 from evr1_core.policy.optimizer import MasterAdamW, learning_rate
 
 if TYPE_CHECKING:
@@ -44,14 +44,9 @@ class Policy:
             self.model, self.adapter, rows, packing=self.section.packing, temperature=self.temperature, device=self.device
         )
 
-    @torch.no_grad()
     def frozen_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
         """Log-probabilities [n_i] of every row under the current weights, without a graph, in the micro-batches of the update."""
-        found: list[Tensor] = []
-        for indices in self.micro_batches(rows):
-            part = [rows[index] for index in indices]
-            found += [line[: len(row.answer)] for row, line in zip(part, self.logprobs(part), strict=True)]
-        return found
+        return frozen_logprobs(rows, self.micro_batches(rows), self.logprobs)
 
     def step(self) -> dict[str, float]:
         """One optimizer update from the accumulated gradients. The schedule counts training steps, which may hold several updates."""
