@@ -10,14 +10,14 @@ from typing import Any
 from evr1_core import plugins
 from evr1_core.config.models import RunConfig
 from evr1_core.data.plan_report import distribution
-from evr1_core.data.rows import Rows, read_samples
+from evr1_core.data.rows import Rows
 from evr1_core.errors import RequestError
 from evr1_core.policy.load import load_adapter, model_location
 from evr1_core.rollout.engine import choose_engine
 from evr1_core.rollout.setup import choose_device, model_name, open_builder, open_store
 from evr1_core.train.algorithm import build_algorithm
 from evr1_core.train.planning import plan_ahead, plan_with_progress
-from evr1_core.train.run import open_order, open_rows, total_steps
+from evr1_core.train.run import open_held_out, open_order, open_rows, total_steps
 
 PLANNED_ROWS = 256
 """Rows that are looked at where `data.plan` is off, spread evenly over the data."""
@@ -34,7 +34,7 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
     if config.train.resume not in ("auto", "never") and not Path(config.train.resume).is_dir():
         raise RequestError(f"train.resume: no checkpoint at {config.train.resume}")
     rows = open_rows(config)
-    read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False)
+    open_held_out(config)
     location = model_location(name)
     rows, lengths = prompt_tokens(config, location, rows)
     order = open_order(config, rows)

@@ -29,6 +29,7 @@ from evr1_core.scoring.score import check_judge, check_rewards
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
 from evr1_core.train.planning import plan_ahead, summary
+from evr1_core.types import Sample
 
 
 @dataclass
@@ -92,7 +93,7 @@ class Run:
 def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, command: Sequence[str] = ()) -> Run:
     """Everything that `fit` needs. Fails on the first wrong request, before a weight is loaded."""
     algorithm = build_algorithm(config.algorithm, origins)
-    rows = open_rows(config)
+    rows, held_out = open_rows(config), open_held_out(config)
     device = choose_device(config.model.device)
     seed_everything(config.seed)
     adapter = load_adapter(model_name(config))
@@ -108,8 +109,6 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     for part, count in policy.frozen.items():
         record.note(f"frozen: {part}, {count:,} parameters")
-    held_out = read_samples(config.data.validate_on, media_root=config.data.media_root, check_media=False).samples
-    check_judge(config.rewards, held_out)
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
     context = engine_context(config, adapter, [*rows.samples, *held_out], device, model=policy.model, max_tokens=longest)
     engine = open_engine(config.rollout.engine, config.rollout.options, context)
@@ -161,6 +160,19 @@ def open_rows(config: RunConfig) -> Rows:
     if not rows.samples:
         raise RequestError(f"no usable row in {', '.join(map(str, config.data.train))}: {len(rows.exclusions)} excluded")
     return rows
+
+
+def open_held_out(config: RunConfig) -> list[Sample]:
+    """Checked rows of the validation data; their media are looked at when they are shown."""
+    rows = read_samples(
+        config.data.validate_on,
+        media_root=config.data.media_root,
+        known_problem_type=lambda name: plugins.serves(name, config.rewards.use),
+        check_media=False,
+        advice="Mend them, or take them out of the file: a validation leaves no row out.",
+    )
+    check_judge(config.rewards, rows.samples)
+    return rows.samples
 
 
 def open_order(config: RunConfig, rows: Rows) -> DataOrder:

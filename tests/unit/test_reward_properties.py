@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evr1_cli.main import main
 from evr1_core.config.rewards import RewardSection
 from evr1_core.plugins import catalogue, missing_requirements, normal_problem_type, reward_for
 from evr1_core.scoring.score import Scorer, caused_by_answer
@@ -246,3 +249,30 @@ PUBLIC = {
 def test_every_spelling_of_the_public_data_sets_has_its_reward(name: str) -> None:
     assert {reward_for(spelling).name for spelling in PUBLIC[name]} == {name}
     assert all(normal_problem_type(spelling) in reward_for(spelling).problem_types for spelling in PUBLIC[name])
+
+
+ROWS = [
+    {"id": "good", "problem": "Which?", "answer": "B", "options": list(OPTIONS), "problem_type": "Multiple_Choice"},
+    {"id": "typo", "problem": "When?", "answer": "[1, 2]", "problem_type": "temporal groundin"},
+]
+
+
+@pytest.mark.parametrize("key", ["data.train", "data.validate_on"])
+@pytest.mark.parametrize("words", [["train", "--dry-run"], ["train"]])
+def test_an_unknown_type_stops_a_run_before_a_model_is_looked_for(tmp_path: Path, capsys, key: str, words: list[str]) -> None:
+    for name, rows in (("bad", ROWS), ("good", ROWS[:1])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"data.train": tmp_path / "good.jsonl", "data.validate_on": tmp_path / "good.jsonl", key: tmp_path / "bad.jsonl"}
+    given_data = [f"{name}=[{path}]" for name, path in data.items()]
+    code = main([*words, "--algo", "grpo", "--model", "no/model", *given_data])
+    told = capsys.readouterr().err
+    assert code == 2 and f"{tmp_path / 'bad.jsonl'}:2: problem_type: no reward serves 'temporal-groundin'" in told
+    assert "did you mean 'temporal-grounding'?" in told and "no/model" not in told
+
+
+def test_the_data_check_names_an_unknown_type(tmp_path: Path, capsys) -> None:
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "check", str(tmp_path / "bad.jsonl")])
+    told = capsys.readouterr().out
+    assert ended.value.code == 1 and "bad.jsonl:2: problem_type: no reward serves 'temporal-groundin'; did you mean" in told
