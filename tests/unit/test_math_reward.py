@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -160,8 +161,20 @@ def test_what_can_not_finish_is_refused_at_once(said):
 
 def test_what_can_finish_is_not_refused():
     assert accuracy("16", "2^{2^{2}}") == 1
-    for said in ("2^{1000000}", "3!!", "1.5^{10^9}", r"\frac{1}{0}", r"\infty^{\infty}", "0^0", "1^{9^{9^{2}}}", "5000!"):
+    for said in ("2^{1000000}", "3!!", "1.5^{10^9}", r"\frac{1}{0}", r"\infty^{\infty}", "0^0", "(-5)!", "1^{9^{9^{2}}}", "5000!"):
         assert accuracy("7", said) == 0, said
+
+
+def test_lack_of_memory_is_no_zero(monkeypatch):
+    """The library hides it: without a look at the memory the answer would be wrong in silence."""
+    monkeypatch.setattr(sys, "setrecursionlimit", lambda _: None)
+    monkeypatch.setattr(symbolic, "MEMORY", 500 << 20)
+    compare = symbolic.load()
+    peak = iter((100 << 20, 300 << 20, 300 << 20, 300 << 20))
+    monkeypatch.setattr(symbolic, "_peak", lambda: next(peak))
+    with pytest.raises(MemoryError):
+        compare(b'{"golds": ["5"], "said": "6"}')
+    assert compare(b'{"golds": ["5"], "said": "6"}') == b"d"
 
 
 def test_late_formulas_are_killed_and_the_rest_goes_on():
@@ -177,7 +190,7 @@ def test_late_formulas_are_killed_and_the_rest_goes_on():
 
 
 def test_from_a_thread(monkeypatch):
-    monkeypatch.setattr(symbolic, "_process", Helper("evr1_rewards.symbolic:load", 0.3, symbolic.MEMORY))
+    monkeypatch.setattr(symbolic, "_process", Helper("evr1_rewards.symbolic:load", 2.0, symbolic.MEMORY))
     symbolic.prepare()
     found: list[object] = []
 

@@ -28,11 +28,11 @@ TOLERANCE, ZERO_TOLERANCE = 5e-6, 1e-9
 """Relative difference of two equal real constants, and absolute difference from 0: math-verify compares 6 decimals."""
 
 _INEQUALITY = re.compile(r"[<>≤≥]|\\(?:[lg]t|[lg]eq?(?:slant)?)(?![A-Za-z])")
-_BAD_GOLD = "gold"
+_EQUAL, _DIFFERENT, _TOO_EXPENSIVE, _BAD_GOLD = b"e", b"d", b"x", b"g"
 _process = Helper(f"{__name__}:load", SECONDS, MEMORY)
 
 
-class TooExpensive(ValueError):
+class TooExpensive(Exception):
     """A formula that can't be evaluated in any time."""
 
 
@@ -48,48 +48,56 @@ def equal(golds: Sequence[str], said: str) -> bool:
     """
     request = {"golds": [to_latex(gold) for gold in golds], "said": to_latex(said)}
     try:
-        return _process(json.dumps(request).encode()) == b"1"
+        reply = _process(json.dumps(request).encode())
     except Exceeded as bound:
         raise ScoringFailed(bound.cause) from bound
-    except ValueError as refused:
-        if str(refused) == _BAD_GOLD:
-            raise InvalidGold("too_expensive") from refused
-        raise ScoringFailed("too_expensive") from refused
+    if reply == _BAD_GOLD:
+        raise InvalidGold("too_expensive")
+    if reply == _TOO_EXPENSIVE:
+        raise ScoringFailed("too_expensive")
+    return reply == _EQUAL
 
 
 def load() -> Callable[[bytes], bytes]:
-    """What the process does: `{"golds": [latex], "said": latex}` -> `1` or `0`."""
+    """What the process does: `{"golds": [latex], "said": latex}` -> one of four letters."""
     import sys
 
-    import math_verify  # noqa: F401 - loaded before the time of a call begins
-
-    sys.setrecursionlimit(20_000)  # its parser takes about 100 frames for a level of brackets
+    sys.setrecursionlimit(20_000)  # the parser takes about 100 frames for a level of brackets
+    _compare([r"\frac{x}{2}"], r"\frac{1}{2}x")  # libraries and tables of the parser are loaded before the time of a call begins
 
     def answer(request: bytes) -> bytes:
         given = json.loads(request)
-        found = _equal(given["golds"], given["said"])
+        before = _peak()
+        found = _compare(given["golds"], given["said"])
         # math-verify turns every exception into "not equal", lack of memory too
-        if not found and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > MEMORY // 2:
+        if found == _DIFFERENT and _peak() > max(before, MEMORY // 2):
             raise MemoryError
-        return b"1" if found else b"0"
+        return found
 
     return answer
 
 
-def _equal(golds: Sequence[str], said: str) -> bool:
+def _peak() -> int:
+    """The most memory that this process had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _compare(golds: Sequence[str], said: str) -> bytes:
     parsed = _parse(said)
-    refuse_expensive(parsed)
-    return any(_equals(gold, said, parsed) for gold in golds)
+    if _is_expensive(parsed):
+        return _TOO_EXPENSIVE
+    for gold in golds:
+        wanted = _parse(gold)
+        if _is_expensive(wanted):
+            return _BAD_GOLD
+        if _equals(gold, wanted, said, parsed):
+            return _EQUAL
+    return _DIFFERENT
 
 
-def _equals(gold: str, said: str, parsed: list[Any]) -> bool:
+def _equals(gold: str, wanted: list[Any], said: str, parsed: list[Any]) -> bool:
     from math_verify import verify
 
-    wanted = _parse(gold)
-    try:
-        refuse_expensive(wanted)
-    except TooExpensive as fault:
-        raise ValueError(_BAD_GOLD) from fault
     found = verify(wanted, parsed, timeout_seconds=None)
     if not found and bool(_INEQUALITY.search(gold)) != bool(_INEQUALITY.search(said)):
         found = verify(parsed, wanted, timeout_seconds=None)  # verify takes an interval for an inequality on its second side only
@@ -128,13 +136,17 @@ def _constant(formula: Any) -> Any:
     return value if value.is_Float or value.is_Rational else None
 
 
-def refuse_expensive(parsed: list[Any]) -> None:
-    """Raises TooExpensive for a power of numbers with more than 1,000,000 digits or a factorial of a number above 100,000."""
+def _is_expensive(parsed: list[Any]) -> bool:
+    """Whether there is a power of numbers with more than 1,000,000 digits or a factorial of a number above 100,000."""
     from sympy import Basic
 
-    for formula in parsed:
-        if isinstance(formula, Basic):
-            _size(formula)
+    try:
+        for formula in parsed:
+            if isinstance(formula, Basic):
+                _size(formula)
+    except TooExpensive:
+        return True
+    return False
 
 
 def _size(formula: Basic) -> tuple[Any, bool]:
@@ -155,16 +167,16 @@ def _size(formula: Basic) -> tuple[Any, bool]:
         if isinstance(formula, Pow):
             base, exponent = values
             if exact and base and abs(exponent * mpmath.log10(abs(base))) > MAX_DIGITS:
-                raise TooExpensive("power")
+                raise TooExpensive
             return mpmath.power(base, exponent), exact
         if isinstance(formula, factorial):
             if exact and mpmath.re(values[0]) > MAX_FACTORIAL:
-                raise TooExpensive("factorial")
+                raise TooExpensive
             return mpmath.factorial(values[0]), exact
         if isinstance(formula, (Add, UnevaluatedExpr)):
             return mpmath.fsum(values), exact
         if isinstance(formula, Mul):
             return mpmath.fprod(values), exact
-    except (ArithmeticError, TypeError):  # 1/0, infinity
+    except (ArithmeticError, TypeError, ValueError):  # 1/0, infinity, (-1)!
         return None, False
     return None, False
