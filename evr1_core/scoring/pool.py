@@ -252,19 +252,19 @@ class ScoringPool:
             worker.send([Task(self._lean(batch.items[place]), batch.replies.get(place, {})) for place in chunk.places])
             while left:
                 message = worker.receive(self.deadline * len(begun) if begun else LOAD_SECONDS)
-                if "begin" in message:
-                    begun = [chunk.places[n] for n in message["begin"]]
-                elif "broken" in message:
+                if "error" in message:
+                    raise (RequestError if message["request"] else Evr1Error)(message["error"])
+                if "broken" in message:
                     begun = []
                     self._counts["batches_failed"] += 1
-                elif "end" in message:
+                if "end" in message:
                     for place, record in zip(begun, message["end"], strict=True):
                         left.remove(place)
                         self._take(batch, place, record)
                     worker.served += len(begun)
                     begun = []
-                else:
-                    raise (RequestError if message["request"] else Evr1Error)(message["error"])
+                if "begin" in message:
+                    begun = [chunk.places[n] for n in message["begin"]]
         except (Died, Late) as end:
             self._discard(lane)
             if self._closed:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -52,6 +53,8 @@ class WorkerProcess:
         )
         theirs.close()
         self._connection = Connection(ours.detach())
+        self._poller = select.poll()  # `Connection.poll` makes one for each call
+        self._poller.register(self._connection.fileno(), select.POLLIN)
         self._said = 0  # bytes that it had written when it began with its item
         self.served = 0
         self.send(setup)
@@ -76,7 +79,7 @@ class WorkerProcess:
 
     def receive(self, seconds: float) -> dict[str, Any]:
         try:
-            if not self._connection.poll(seconds):
+            if not self._poller.poll(1_000 * seconds):
                 raise Late
             message = json.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionResetError) as fault:

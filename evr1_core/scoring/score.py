@@ -116,10 +116,13 @@ class Scorer:
 
     def prepare(self, sample: Sample) -> None:
         """Import and build the reward of this row and let it start what it needs, so that the time it takes is not counted as scoring."""
-        if self._spec(sample.problem_type):
-            prepare = getattr(self._reward(sample), "prepare", None)
-            if prepare:
-                prepare()
+        start = self.preparation(sample)
+        if start:
+            start()
+
+    def preparation(self, sample: Sample) -> Callable[[], None] | None:
+        """What `prepare` calls when the reward is imported and built; None where it has nothing to start."""
+        return getattr(self._reward(sample), "prepare", None) if self._spec(sample.problem_type) else None
 
     def check(self, sample: Sample) -> str:
         """The cause for which this row can't be scored, or "". Raises RequestError."""

@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -19,7 +19,9 @@ from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.scoring.reward import JudgeNeeded, ScoringFailed, no_judge
 from evr1_core.scoring.score import Scorer
-from evr1_core.types import Sample
+from evr1_core.types import Sample, Score
+
+_FIELDS = tuple(field.name for field in fields(Score))
 
 MAX_FILE_BYTES = 256 << 20
 """No file that a worker writes, its own output included, grows beyond this."""
@@ -95,12 +97,16 @@ class _Worker:
     {"end": [records]}                   one `{"score": ...}` or `{"ask": prompt}` for each of them
     {"broken": reason}                   a batch that failed: its tasks begin again one by one
     {"error": text, "request": bool}     nothing can be scored, in place of everything that is left
+
+    The end of one task and the begin of the next are one message: to tell it takes as long as to score a short answer.
     """
 
     def __init__(self, connection: Connection, setup: Setup) -> None:
         self._connection, self._deadline = connection, setup.deadline
         self._replies = Replies()
         self._scorer = Scorer(setup.section, setup.eos, self._replies if setup.judge else no_judge)
+        self._ended: list[dict[str, Any]] = []
+        """Records that the parent wasn't told yet."""
 
     def score(self, tasks: Sequence[Task]) -> None:
         try:
@@ -108,7 +114,9 @@ class _Worker:
                 if len(places) == 1 or not self._together(tasks, places):
                     for place in places:
                         self._alone(tasks, place)
+            self._flush()
         except Evr1Error as fault:
+            self._flush()
             self._send({"error": str(fault), "request": isinstance(fault, RequestError)})
 
     def _together(self, tasks: Sequence[Task], places: list[int]) -> bool:
@@ -123,20 +131,23 @@ class _Worker:
         except (Exception, SystemExit) as fault:  # whatever a reward does; one by one it is seen which item brings it about
             self._send({"broken": f"{type(fault).__name__}: {fault}"[:200]})
             return False
-        self._send({"end": [{"score": asdict(score)} for score in scores]})
+        self._ended = [{"score": _record(score)} for score in scores]
         return True
 
     def _alone(self, tasks: Sequence[Task], place: int) -> None:
         item, self._replies.known = tasks[place]
-        self._scorer.prepare(item.sample)  # anew for each: the item before may have cost the reward its process
+        prepare = self._scorer.preparation(item.sample)
+        if prepare:  # anew for each: the item before may have cost the reward its process
+            self._flush()  # the time that it takes is nobody's
+            prepare()
         try:
-            record = {"score": asdict(self._timed([place], lambda: self._scorer.score(*item)))}
+            record = {"score": _record(self._timed([place], lambda: self._scorer.score(*item)))}
         except JudgeNeeded as needed:
             record = {"ask": needed.prompt}
-        self._send({"end": [record]})
+        self._ended = [record]
 
     def _timed(self, places: list[int], work: Callable[[], Any]) -> Any:
-        self._send({"begin": places, "said": os.fstat(1).st_size})
+        self._flush(begin=places, said=os.fstat(1).st_size)
         # The parent kills a late worker. If the parent is dead, the kernel does: no handler, so no Python needed.
         signal.setitimer(signal.ITIMER_REAL, 2 * self._deadline * len(places) + 5)
         try:
@@ -144,8 +155,19 @@ class _Worker:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
+    def _flush(self, **more: Any) -> None:
+        if self._ended:
+            more["end"], self._ended = self._ended, []
+        if more:
+            self._send(more)
+
     def _send(self, message: dict[str, Any]) -> None:
         self._connection.send_bytes(json.dumps(message).encode())
+
+
+def _record(score: Score) -> dict[str, Any]:
+    """`dataclasses.asdict` copies every value, which takes as long as to score a short answer."""
+    return {name: getattr(score, name) for name in _FIELDS} | {"parts": dict(score.parts)}
 
 
 def _limit(kind: int, value: int) -> None:
