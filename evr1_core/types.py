@@ -236,6 +236,8 @@ class Rollout:
     completion: Completion
     score: Score
     provenance: Provenance = "policy"
+    old_logprobs: tuple[float, ...] = ()
+    """Log-probability of each token by the trainer under the weights that drew the answer, where it is trained on in a later step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

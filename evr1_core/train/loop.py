@@ -17,8 +17,9 @@ from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.record.record import StepRecord
 from evr1_core.scoring.score import cause, rollout_value
 from evr1_core.train import selection
+from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.run import Run
-from evr1_core.train.update import TrainBatch, credit, mismatch, update
+from evr1_core.train.update import mismatch, old_logprobs, update
 from evr1_core.types import Completion, Group, Prompt, Rollout, Sampling
 
 Validate = Callable[[Run, int], dict[str, float]]
@@ -64,27 +65,35 @@ def fit(run: Run, validate: Validate | None = None) -> None:
 
 def train_step(run: Run, record: StepRecord, step: int) -> bool:
     """One step; False when no group had anything to learn from and the weights stayed."""
-    groups = collect(run, record, step)
+    groups, surplus = collect(run, record, step)
     if not groups:
         return False
+    known = logprobs_before(run, record, groups)
     with record.time("advantage"):
-        batch = credit(groups, run.algorithm, run.config.rewards)
+        batch = credit(groups, run.algorithm, run.config.rewards, known)
     record.rollouts(groups, batch.answer_advantages())
     if not run.agreement_checked:
         check_agreement(run, batch)
+    if surplus:
+        with record.time("surplus"):
+            run.surplus.put(surplus, run.policy.frozen_logprobs)
     with record.time("update"):
-        record.log(update(run.policy, batch, run.algorithm))
+        metrics = update(run.policy, batch, run.algorithm)
+    record.log(metrics)
+    if "kl/reference" in metrics:
+        run.kl.observe(metrics["kl/reference"], answers=len(batch.rows))
     with record.time("weights"):
         run.engine.load_weights(run.policy.weights(), version=run.engine.weight_version + 1)
     return bool(batch.mask.any())
 
 
-def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
-    """Scored groups to learn from; with dynamic sampling, prompts are drawn until the batch is full or the tries are used up."""
+def collect(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[Group]]:
+    """(scored groups to learn from, groups beyond the batch). With dynamic sampling what the last step left over comes first, and prompts
+    are drawn until the batch is full or the tries are used up."""
     options, rewards, wanted = run.algorithm.options, run.config.rewards, run.config.train.batch_size
-    kept: list[Group] = []
-    seen: list[Group] = []
-    tries, media, scoring = 0, run.store.counters.as_dict(), run.pool.counters()
+    media, scoring, guided = run.store.counters.as_dict(), run.pool.counters(), run.guidance.counters()
+    kept = carried_over(run, record)
+    carried, seen, tries = len(kept), [], 0
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
         samples = next(run.order, None)
         if samples is None:
@@ -92,22 +101,72 @@ def collect(run: Run, record: StepRecord, step: int) -> list[Group]:
         with record.time("prompts"):
             prompts, excluded = run.builder.build_batch(samples)
         record.exclude(excluded)
-        with record.time("rollout"):
-            answers = run.engine.generate(prompts, sampling(run, step, tries))
-        with record.time("scoring"):
-            groups = score(run, prompts, answers)
+        groups = answer(run, record, prompts, sampling(run, step, tries))
         check_scores(run, groups)
         chosen = selection.keep(groups, options, rewards)
         seen += [group if group in chosen else without_features(group) for group in groups]
         kept += chosen
         tries += 1
+    kept, surplus = kept[:wanted], kept[wanted:]
     record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
     record.log({name: count - scoring[name] for name, count in run.pool.counters().items()})
-    record.collected(seen, kept=min(len(kept), wanted), surplus=max(0, len(kept) - wanted), tries=tries)
+    record.log(run.guidance.metrics(seen, since=guided))
+    record.collected(seen, kept=len(kept) - carried, surplus=len(surplus), tries=tries)
+    record.log({"selection/kept": len(kept), "selection/carried": carried, **selection.dead(seen, options, rewards)})
     if tries and (not kept or options.dynamic_sampling and len(kept) < wanted):
         run.last_explanation = selection.explain_no_signal(seen, options, rewards, tries)
         (record.note if kept else record.warn)(f"{len(kept)} of {wanted} groups have signal: {run.last_explanation}")
-    return kept[:wanted]
+    return kept, surplus if options.surplus == "keep" else []
+
+
+def carried_over(run: Run, record: StepRecord) -> list[Group]:
+    """Groups that the last step left over, with prompts made anew."""
+    with record.time("prompts"):
+        groups, excluded = run.surplus.take(run.builder.build_batch)
+    record.exclude(excluded)
+    return groups
+
+
+def answer(run: Run, record: StepRecord, prompts: Sequence[Prompt], drawn: Sampling) -> list[Group]:
+    """Scored answers of the policy to every prompt; a trajectory among them where guidance wants one, a greedy answer beside them where
+    the algorithm wants one."""
+    guides = run.guidance.candidates(prompts, run.order.epoch)
+    with record.time("rollout"):
+        answers = generate(run, prompts, drawn, [run.guidance.own_answers(drawn.n, place in guides) for place in range(len(prompts))])
+        greedy = generate(run, prompts, replace(drawn, temperature=0.0), [1] * len(prompts)) if run.algorithm.needs_baseline else []
+    with record.time("scoring"):
+        groups = score(run, prompts, answers)
+        if greedy:
+            baselines = [replace(group.rollouts[0], provenance="greedy") for group in score(run, prompts, greedy)]
+            groups = [replace(group, baseline=one) for group, one in zip(groups, baselines, strict=True)]
+        chosen = run.guidance.wanted(groups, guides)
+        if chosen:
+            given = score(run, [prompts[place] for place in chosen], [[guide] for guide in chosen.values()])
+            for place, one in zip(chosen, given, strict=True):
+                groups[place] = run.guidance.mix(groups[place], one.rollouts[0])
+    return groups
+
+
+def generate(run: Run, prompts: Sequence[Prompt], drawn: Sampling, counts: Sequence[int]) -> list[list[Completion]]:
+    """`counts[i]` answers to prompt i. Answer j of a prompt is the same whatever n is."""
+    found: dict[int, list[Completion]] = {}
+    for n in sorted(set(counts)):
+        places = [place for place, count in enumerate(counts) if count == n]
+        found |= zip(places, run.engine.generate([prompts[place] for place in places], replace(drawn, n=n)), strict=True)
+    return [found[place] for place in range(len(prompts))]
+
+
+def logprobs_before(run: Run, record: StepRecord, groups: Sequence[Group]) -> Known:
+    """What has to be known of the answers before their credit: nothing but what earlier steps left, unless there is a KL penalty."""
+    old, options = drawn_before(groups), run.algorithm.options
+    if run.reference is None:
+        return Known(old)
+    rows = rows_of(groups)
+    if options.kl == "reward":
+        with record.time("old"):
+            old = old_logprobs(run.policy, rows, old)
+    with record.time("reference"):
+        return Known(old, tuple(run.reference.logprobs(rows)), run.kl.value)
 
 
 def without_features(group: Group) -> Group:
@@ -151,10 +210,14 @@ def check_scores(run: Run, groups: Sequence[Group]) -> None:
 def check_agreement(run: Run, batch: TrainBatch, rows: int = 8) -> None:
     """On the first batch, the engine's log-probabilities must be the trainer's: otherwise each update is silently off-policy.
 
-    Answers are taken from all over the batch, so that one kind of prompt can't speak for the others.
+    Answers are taken from all over the batch, so that one kind of prompt can't speak for the others; those that the present weights
+    drew, and for which the engine gave numbers (offline trajectories have none).
     """
+    drawn = (~batch.offline & ~batch.carried).nonzero()[:, 0].tolist()
+    chosen = drawn[:: max(1, len(drawn) // rows)][:rows]
+    if not chosen:
+        return
     run.agreement_checked = True
-    chosen = list(range(0, len(batch.rows), max(1, len(batch.rows) // rows)))[:rows]
     trainer = torch.nn.utils.rnn.pad_sequence(run.policy.frozen_logprobs([batch.rows[i] for i in chosen]), batch_first=True).cpu()
     rollout = batch.rollout_logprobs[chosen, : trainer.shape[1]]
     known = ~rollout.isnan()

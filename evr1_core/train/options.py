@@ -34,6 +34,8 @@ class AlgorithmOptions(Section):
     """std keeps groups whose metric varies; mean_range keeps groups with 0.01 < mean < 0.99."""
     max_tries: int = Field(10, ge=1)
     """Batches of prompts drawn for one step at the most."""
+    surplus: Literal["keep", "drop"] = "keep"
+    """Groups with signal beyond the batch: the next step trains on them first, off-policy by one update; or they are dropped."""
     greedy_baseline: bool = False
     """Draw one greedy answer more per prompt, score it and give its value to the advantage; it is not trained on."""
     kl: Literal["off", "loss", "reward"] = "off"

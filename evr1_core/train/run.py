@@ -19,8 +19,10 @@ from evr1_core.data.prompts import PromptBuilder
 from evr1_core.data.rows import Rows, read_samples
 from evr1_core.errors import RequestError
 from evr1_core.media.store import MediaStore
+from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
+from evr1_core.policy.reference import Reference
 from evr1_core.record.record import Record
 from evr1_core.rollout.engine import Engine, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
@@ -28,7 +30,10 @@ from evr1_core.scoring.pool import ScoringPool
 from evr1_core.scoring.score import check_judge, check_rewards
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
+from evr1_core.train.guidance import Guidance
+from evr1_core.train.kl import Coefficient
 from evr1_core.train.planning import plan_ahead, summary
+from evr1_core.train.surplus import Surplus
 from evr1_core.types import Sample
 
 
@@ -44,9 +49,14 @@ class Run:
     engine: Engine
     pool: ScoringPool
     algorithm: Algorithm
+    guidance: Guidance
+    reference: Reference | None
+    """None without a KL penalty: then it is not loaded."""
+    kl: Coefficient
     record: Record
     checkpoints: Checkpoints
     total_steps: int
+    surplus: Surplus = field(default_factory=Surplus)
     last_explanation: str = field(default="")
     """Why the last step had nothing to learn from."""
     agreement_checked: bool = False
@@ -60,9 +70,11 @@ class Run:
             "weight_version": self.engine.weight_version,
             "order": self.order.state_dict(),
             "algorithm": self.algorithm.state_dict(),
+            "kl": self.kl.state_dict(),
+            "surplus": self.surplus.state_dict(),
             "random": random_state(),
         }
-        return self.checkpoints.save(step, self.policy.tensors(), state)
+        return self.checkpoints.save(step, {**self.policy.tensors(), **self.surplus.tensors()}, state)
 
     def restore(self) -> int:
         """Go on from `train.resume`; returns the last finished step, 0 for a fresh start."""
@@ -78,6 +90,9 @@ class Run:
         self.policy.load_tensors(tensors, steps=state["updates"])
         self.order.load_state_dict(state["order"])
         self.algorithm.load_state_dict(state["algorithm"])
+        self.kl.load_state_dict(state["kl"])
+        if self.algorithm.options.surplus == "keep":
+            self.surplus.load_state_dict(state["surplus"], tensors.get("surplus", {}), self.order.samples)
         self.engine.load_weights(self.policy.weights(), version=state["weight_version"])
         set_random_state(state["random"])
         self.record.note(f"resumed from {path} after step {state['step']}")
@@ -106,6 +121,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     record = Record.open(config, origins or {}, command=command, total=total)
     builder.note = record.note
     note_rows(record, rows, planned, builder)
+    guidance = open_guidance(config, adapter, rows, record)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     for part, count in policy.frozen.items():
         record.note(f"frozen: {part}, {count:,} parameters")
@@ -121,6 +137,9 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
         engine=engine,
         pool=ScoringPool(config.rewards),
         algorithm=algorithm,
+        guidance=guidance,
+        reference=open_reference(config, adapter, algorithm, device),
+        kl=Coefficient(algorithm.options),
         record=record,
         checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep, note=record.note),
         total_steps=total,
@@ -173,6 +192,26 @@ def open_held_out(config: RunConfig) -> list[Sample]:
     )
     check_judge(config.rewards, rows.samples)
     return rows.samples
+
+
+def open_guidance(config: RunConfig, adapter: ModelAdapter, rows: Rows, record: Record) -> Guidance:
+    """Raises RequestError when trajectories are asked for and no row has one."""
+    guidance = Guidance(config.guidance, adapter, max_tokens=config.rollout.max_tokens, seed=config.seed, note=record.warn)
+    have = sum(bool(sample.offline) for sample in rows.samples)
+    if guidance.active and not have:
+        raise RequestError(f"guidance.mode={config.guidance.mode}, but none of {len(rows.samples)} rows has a trajectory (offline_output)")
+    if guidance.active:
+        record.note(f"{have} of {len(rows.samples)} rows have offline trajectories")
+    return guidance
+
+
+def open_reference(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, device: str) -> Reference | None:
+    """The starting model once more, where a KL penalty needs it."""
+    if not algorithm.options.uses_reference:
+        return None
+    wanted = config.model.reference_device
+    where = device if wanted == "auto" else choose_device(wanted)
+    return Reference(adapter, config.model, config.train, temperature=config.rollout.temperature, device=where)
 
 
 def open_order(config: RunConfig, rows: Rows) -> DataOrder:

@@ -46,6 +46,14 @@ def keep(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSect
     return [group for group in groups if has_signal(group, options, rewards)] if options.dynamic_sampling else list(groups)
 
 
+def dead(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection) -> dict[str, float]:
+    """Shares of groups whose answers are all equally good: all of them, the all right and the all wrong ones."""
+    values = [metric(group, options, rewards) for group in groups]
+    flat = [found[0] for found in values if len(found) > 1 and max(found) == min(found)]
+    counts = {"dead": len(flat), "dead_right": sum(value >= HIGH for value in flat), "dead_wrong": sum(value <= LOW for value in flat)}
+    return {f"selection/{name}": count / max(1, len(groups)) for name, count in counts.items()}
+
+
 def explain_no_signal(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection, tries: int) -> str:
     """Why nothing was left, and what to change."""
     values = [value for group in groups for value in metric(group, options, rewards)]

@@ -1,4 +1,4 @@
-"""Scored groups -> advantages on tokens -> optimizer updates.
+"""Advantages on tokens -> optimizer updates.
 
 The gradient is that of the whole mini-batch whatever the micro-batches: every share is divided by the totals of the
 mini-batch, never by its own.
@@ -8,90 +8,37 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error
-from evr1_core.policy.forward import Row, as_rectangle
+from evr1_core.policy.forward import Row
 from evr1_core.policy.policy import Policy
-from evr1_core.scoring.score import evaluation_accuracy, rollout_value
-from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, Totals
+from evr1_core.train.algorithm import Algorithm, TokenBatch, Totals
+from evr1_core.train.batch import TrainBatch
+from evr1_core.train.kl import estimate
 from evr1_core.train.meter import Meter
 from evr1_core.train.objective import NonFiniteRows, step_loss
-from evr1_core.types import Group
 
 
 class NonFinite(Evr1Error):
     """A loss or gradient that is not a number: this update was not made, the last checkpoint is good."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TrainBatch:
-    """The answers of one step with their credit. B answers, T tokens of the longest."""
-
-    rows: tuple[Row, ...]
-    sample_ids: tuple[str, ...]
-    mask: Tensor
-    """bool [B, T], trained tokens."""
-    advantages: Tensor
-    """float64 [B, T]."""
-    rollout_logprobs: Tensor
-    """float32 [B, T], NaN where the engine gave none."""
-    rewards: Tensor
-    """float64 [B]."""
-
-    def answer_advantages(self) -> list[float]:
-        """Mean advantage of each answer's trained tokens, for the record."""
-        return (self.advantages.sum(dim=1) / self.mask.sum(dim=1).clamp(min=1)).tolist()
-
-
-def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection) -> TrainBatch:
-    """Advantages for every token of every answer."""
-    answers = [(index, group, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
-    tokens = [rollout.completion.token_ids for _, _, rollout in answers]
-    values = [rollout_value(group.sample, rollout, section) for _, group, rollout in answers]
-    truncated = torch.tensor([rollout.completion.finish_reason == "length" for _, _, rollout in answers])
-    mask = as_rectangle([[1] * len(ids) for ids in tokens], 0, torch.bool)
-    if algorithm.options.mask_truncated:
-        mask &= ~truncated[:, None]
-    rewards = _numbers(values)
-    scores = [rollout.score for _, _, rollout in answers]
-    named = [{**score.parts, "accuracy": evaluation_accuracy(score), "format": score.format} for score in scores]
-    parts = {name: _numbers([found.get(name) for found in named]) for name in sorted(set().union(*named))}
-    batch = RewardBatch(
-        rewards=rewards,
-        groups=torch.tensor([index for index, _, _ in answers]),
-        mask=mask & ~rewards.isnan()[:, None],
-        lengths=torch.tensor([len(ids) for ids in tokens]),
-        truncated=truncated,
-        parts=parts,
-        problem_types=tuple(group.sample.problem_type for _, group, _ in answers),
-        data_types=tuple(group.sample.data_type for _, group, _ in answers),
-    )
-    return TrainBatch(
-        rows=tuple(Row(group.prompt, rollout.completion.token_ids) for _, group, rollout in answers),
-        sample_ids=tuple(group.sample.id for _, group, _ in answers),
-        mask=batch.mask,
-        advantages=algorithm.credit(batch),
-        rollout_logprobs=as_rectangle(
-            [list(r.completion.logprobs) or [math.nan] * len(r.completion.token_ids) for _, _, r in answers], math.nan, torch.float32
-        ),
-        rewards=rewards,
-    )
-
-
 def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str, float]:
     """One optimizer update per mini-batch; metrics are means over all tokens of the step.
 
     With one mini-batch the policy of the forward pass *is* the old policy, so its detached log-probabilities serve as
-    the old ones; with several, they are computed before the first update.
+    the old ones; with several, they are computed before the first update. Answers that were drawn in an earlier step
+    have theirs with them. Raises NonFinite, with nothing of this update made and no gradient left.
     """
     mini_batches = _mini_batches(len(batch.rows), policy.section.mini_batches)
-    old = _old_logprobs(policy, batch, mini_batches) if len(mini_batches) > 1 else None
+    old = batch.known.old
+    if len(mini_batches) > 1:
+        old = old_logprobs(policy, batch.rows, old)
     meter = Meter()
     stepped: dict[str, list[float]] = defaultdict(list)
     for indices in mini_batches:
@@ -99,7 +46,11 @@ def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str,
         if totals.tokens == 0:
             continue
         for micro in policy.micro_batches([batch.rows[i] for i in indices]):
-            _accumulate(policy, batch, [indices[i] for i in micro], old, algorithm, totals, meter)
+            try:
+                _accumulate(policy, batch, [indices[i] for i in micro], old, algorithm, totals, meter)
+            except NonFinite:
+                policy.optimizer.zero_grad()
+                raise
         for name, value in policy.step().items():
             stepped[name].append(value)
         if not math.isfinite(stepped["policy/grad_norm"][-1]):
@@ -110,12 +61,26 @@ def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str,
             metrics[name] = metrics.get(name, 0.0) / len(mini_batches)
     metrics.update({name: sum(values) / len(values) for name, values in stepped.items()})
     metrics["policy/tokens"] = float(batch.mask.sum())
+    if batch.known.reference is not None:
+        metrics["kl/coef"] = batch.known.kl_coef
+    if batch.kl is not None:
+        metrics["kl/reference"] = batch.kl
     return metrics
 
 
-def _numbers(values: Sequence[float | None]) -> Tensor:
-    """float64 [B], NaN for None."""
-    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
+def old_logprobs(policy: Policy, rows: Sequence[Row], known: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Log-probabilities [n_i] of every answer before the first update; those that are known stay as they are.
+
+    Computed in the micro-batches of the updates, since another split rounds otherwise. Nothing is computed when all are known.
+    """
+    found: list[Tensor] = []
+    for indices in _mini_batches(len(rows), policy.section.mini_batches):
+        part = [known[i] for i in indices]
+        if any(one is None for one in part):
+            fresh = policy.frozen_logprobs([rows[i] for i in indices])
+            part = [one if mine is None else mine for mine, one in zip(part, fresh, strict=True)]
+        found += [one for one in part if one is not None]
+    return tuple(found)
 
 
 def _mini_batches(count: int, parts: int) -> list[list[int]]:
@@ -125,19 +90,11 @@ def _mini_batches(count: int, parts: int) -> list[list[int]]:
     return [list(range(start, end)) for start, end in zip(bounds, bounds[1:], strict=False)]
 
 
-def _old_logprobs(policy: Policy, batch: TrainBatch, mini_batches: Sequence[list[int]]) -> dict[int, Tensor]:
-    """Answer -> log-probabilities before the first update, in the micro-batches of the updates: another split rounds otherwise."""
-    found: dict[int, Tensor] = {}
-    for indices in mini_batches:
-        found.update(zip(indices, policy.frozen_logprobs([batch.rows[i] for i in indices]), strict=True))
-    return found
-
-
 def _accumulate(
     policy: Policy,
     batch: TrainBatch,
     indices: list[int],
-    old: Mapping[int, Tensor] | None,
+    old: Sequence[Tensor | None],
     algorithm: Algorithm,
     totals: Totals,
     meter: Meter,
@@ -146,24 +103,57 @@ def _accumulate(
     logprobs = policy.logprobs([batch.rows[i] for i in indices])
     length, device = logprobs.shape[1], logprobs.device
     mask = batch.mask[indices, :length].to(device)
+    offline = batch.offline[indices, None].to(device) & mask
     rollout = batch.rollout_logprobs[indices, :length].to(device)
-    before = logprobs.detach() if old is None else torch.nn.utils.rnn.pad_sequence([old[i] for i in indices], batch_first=True)
+    before = _before(logprobs.detach(), [old[i] for i in indices])
+    reference = _reference(logprobs.detach(), batch, indices, offline) if algorithm.options.kl == "loss" else None
     tokens = TokenBatch(
         logprobs=logprobs,
         old_logprobs=before,
         advantages=batch.advantages[indices, :length].to(device, logprobs.dtype),
         mask=mask,
         rollout_logprobs=rollout,
+        offline=offline if bool(batch.offline.any()) else None,
+        reference_logprobs=reference,
     )
     try:
-        loss = step_loss(algorithm, tokens, totals, meter)
+        loss = step_loss(algorithm, tokens, totals, meter, batch.known.kl_coef)
     except NonFiniteRows as error:
         raise NonFinite(_not_finite(error.what, [batch.sample_ids[indices[row]] for row in error.rows])) from error
     loss.backward()
     meter.total("loss", loss)
-    meter.add("entropy_estimate", -before, mask)
+    own = mask & ~offline
+    meter.add("entropy_estimate", -before, own)
     for name, values in mismatch(before, rollout).items():
-        meter.add(f"rollout/{name}", values, mask)
+        meter.add(f"rollout/{name}", values, own)
+    if reference is not None:
+        divergence = estimate(logprobs.detach(), reference, algorithm.options.estimator)
+        meter.add("kl/reference", _answer_means(divergence, own), own.any(dim=1))
+
+
+def _before(current: Tensor, known: Sequence[Tensor | None]) -> Tensor:
+    """Old log-probabilities [b, T]: the known ones, else the current ones."""
+    if all(one is None for one in known):
+        return current
+    found = current.clone()
+    for row, one in enumerate(known):
+        if one is not None:
+            found[row, : len(one)] = one.to(current)
+    return found
+
+
+def _reference(current: Tensor, batch: TrainBatch, indices: Sequence[int], offline: Tensor) -> Tensor | None:
+    """The reference's log-probabilities [b, T]. The estimators hold for what the policy drew, so offline tokens get the current ones:
+    a divergence of exactly 0, in value and gradient."""
+    if batch.known.reference is None:
+        return None
+    found = pad_sequence([batch.known.reference[i] for i in indices], batch_first=True).to(current)
+    return torch.where(offline, current, found)
+
+
+def _answer_means(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the tokens of each answer, [b]."""
+    return torch.where(mask, values, torch.zeros_like(values)).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
 
 def mismatch(trainer: Tensor, rollout: Tensor) -> dict[str, Tensor]:

@@ -155,8 +155,7 @@ def test_the_first_batch_is_compared_across_prompts_and_without_the_algorithm(
         return credit(groups, *more)
 
     def nothing_at_first(run: Run, record: Any, step: int) -> Any:
-        groups = collect(run, record, step)
-        return groups if step > 1 else []
+        return collect(run, record, step) if step > 1 else ([], [])
 
     def seen(policy: Policy, rows: Any) -> Any:
         compared.append([row.prompt.sample.id for row in rows])

@@ -13,7 +13,8 @@ import torch
 from evr1_core.config.models import AlgorithmSection, ModelSection, RewardSection, TrainSection
 from evr1_core.policy.policy import Policy
 from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, TokenLoss, build_algorithm
-from evr1_core.train.update import NonFinite, TrainBatch, credit, update
+from evr1_core.train.batch import TrainBatch, credit
+from evr1_core.train.update import NonFinite, update
 from evr1_core.types import Completion, Group, Rollout, Score
 from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, make_prompt
