@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evr1_core.scoring.score import cause
-from evr1_core.types import Group
+from evr1_core.types import Group, Rollout
 
 GIB = 2**30
 LEFT_OUT, SAME_ANSWER, UNPARSED = 0.01, 0.9, 0.5
@@ -21,28 +21,33 @@ FEW = 16
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over all answers of a step, dropped groups included.
+    """Means over all answers of the policy in a step, dropped groups included, offline trajectories not.
 
     `reward/*` are means over the answers that have the number; `score/*` are shares of all answers, so that a mean
     over few is seen as such: by status, by status and cause, and `score/whole` of answers without an answer block.
-    `accuracy/*` and `format/*` are means, `unparsed/*` and `failed/*` shares, within one problem type.
+    `accuracy/*`, `value/*` and `format/*` are means, `unparsed/*` and `failed/*` shares, within one problem type;
+    `source_accuracy/*` and `source_value/*` means within one source. `baseline/*` are means of the greedy answers.
     """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = [rollout for group in groups for rollout in own(group)]
     if not rollouts:
         return {}
     values: dict[str, list[float]] = defaultdict(list)
     counts: Counter[str] = Counter(dict.fromkeys(("scored", "unparsed", "failed", "invalid_gold", "whole"), 0))
     for group in groups:
-        for rollout in group.rollouts:
+        kind, source = group.sample.problem_type, group.sample.source
+        if group.baseline is not None and group.baseline.score.value is not None:
+            values["baseline/value"].append(group.baseline.score.value)
+            values["baseline/accuracy"].append(group.baseline.score.accuracy or 0.0)
+        for rollout in own(group):
             score = rollout.score
-            kind = group.sample.problem_type
             counts[score.status] += 1
             counts["whole"] += score.source == "whole"
             if score.status != "scored":
                 counts[f"{score.status}/{cause(score)}"] += 1
             named = {"reward/value": score.value, "reward/accuracy": score.accuracy, "reward/format": score.format}
             named |= {f"reward/part_{name}": part for name, part in score.parts.items()}
-            named |= {f"accuracy/{kind}": score.accuracy, f"format/{kind}": score.format}
+            named |= {f"accuracy/{kind}": score.accuracy, f"value/{kind}": score.value, f"format/{kind}": score.format}
+            named |= {f"source_accuracy/{source}": score.accuracy, f"source_value/{source}": score.value} if source else {}
             named |= {f"{status}/{kind}": float(score.status == status) for status in ("unparsed", "failed")}
             for name, value in named.items():
                 if value is not None:
@@ -61,9 +66,14 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def own(group: Group) -> list[Rollout]:
+    """The answers that the policy drew."""
+    return [rollout for rollout in group.rollouts if rollout.provenance == "policy"]
+
+
 def complaints(groups: Sequence[Group]) -> list[str]:
     """What is wrong with the answers of a step, for people."""
-    scores = [rollout.score for group in groups for rollout in group.rollouts]
+    scores = [rollout.score for group in groups for rollout in own(group)]
     found = []
     lost = [score for score in scores if score.status in ("failed", "invalid_gold")]
     if len(lost) > LEFT_OUT * len(scores):
@@ -74,7 +84,7 @@ def complaints(groups: Sequence[Group]) -> list[str]:
     if len(unparsed) > UNPARSED * len(scores):
         reason, count = Counter(map(cause, unparsed)).most_common(1)[0]
         found.append(f"{len(unparsed)} of {len(scores)} answers can't be read, {count} of them: {reason}")
-    texts = Counter(rollout.score.answer or rollout.completion.text.strip() for group in groups for rollout in group.rollouts)
+    texts = Counter(rollout.score.answer or rollout.completion.text.strip() for group in groups for rollout in own(group))
     text, count = texts.most_common(1)[0]
     if count > SAME_ANSWER * len(scores) and len(groups) > 1:
         found.append(f"{count} of {len(scores)} answers are the same: {text[:80]!r}")

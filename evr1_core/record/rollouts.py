@@ -12,13 +12,18 @@ from evr1_core.types import Clip, Group, Score
 def rollout_rows(
     step: int, groups: Sequence[Group], kept: Sequence[bool], advantages: Sequence[float | None] | None = None
 ) -> Iterator[dict]:
-    """`kept[i]` tells whether group i was trained on. `advantages` holds one number per answer of the groups, in order."""
+    """`kept[i]` tells whether group i was trained on. `advantages` holds one number per answer of the groups, in order.
+
+    A greedy baseline is the last answer of its group, and never trained on.
+    """
     position = 0
     for index, (group, used) in enumerate(zip(groups, kept, strict=True)):
         sample = group.sample
         frames = [media_row(clip) for clip in group.prompt.clips]
-        for answer, rollout in enumerate(group.rollouts):
+        answers = (*group.rollouts, group.baseline) if group.baseline else group.rollouts
+        for answer, rollout in enumerate(answers):
             completion = rollout.completion
+            trained = rollout is not group.baseline
             yield {
                 "step": step,
                 "group": index,
@@ -33,12 +38,12 @@ def rollout_rows(
                 "finish_reason": completion.finish_reason,
                 "weight_version": completion.weight_version,
                 "provenance": rollout.provenance,
-                "kept": used,
-                "advantage": advantages[position] if advantages is not None else None,
+                "kept": used and trained,
+                "advantage": advantages[position] if advantages is not None and trained else None,
                 "score": score_row(rollout.score),
                 "media": frames,
             }
-            position += 1
+            position += trained
 
 
 def plain(value: Any) -> Any:
