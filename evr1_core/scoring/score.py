@@ -352,13 +352,14 @@ def _stopped(stop: ScoringStop) -> Score:
 def _checked(found: Any) -> Score:
     """A reward's answer as a Score; a number outside [0, 1] or of another type is a fault of the reward."""
     score = found if isinstance(found, Score) else Score(accuracy=found)
-    parts = {str(name): float(value) for name, value in score.parts.items() if math.isfinite(value)}
-    score = replace(score, parts=parts, answer=None if score.answer is None else str(score.answer))
     if score.status != "scored":
-        return replace(score, accuracy=0.0 if score.status == "unparsed" else None, value=None)
-    if not isinstance(score.accuracy, Real) or not -1e-9 <= float(score.accuracy) <= 1 + 1e-9:
+        accuracy = 0.0 if score.status == "unparsed" else None
+    elif isinstance(score.accuracy, Real) and -1e-9 <= float(score.accuracy) <= 1 + 1e-9:
+        accuracy = min(max(float(score.accuracy), 0.0), 1.0)
+    else:
         return Score(accuracy=None, status="failed", reason=f"bad_score: the reward gave {str(found)[:80]!r}, not a number from 0 to 1")
-    return replace(score, accuracy=min(max(float(score.accuracy), 0.0), 1.0))
+    parts = {str(name): float(value) for name, value in score.parts.items() if math.isfinite(value)}
+    return replace(score, accuracy=accuracy, value=None, parts=parts, answer=None if score.answer is None else str(score.answer))
 
 
 def _crash(fault: BaseException) -> str:

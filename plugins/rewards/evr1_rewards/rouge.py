@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from itertools import islice
@@ -20,6 +21,8 @@ from evr1_rewards.free_text import OWN_TOKEN
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(rf"[{OWN_TOKEN}]|[^\W_{OWN_TOKEN}]+")
 _stemmer = PorterStemmer()
+_CACHED_CHARS = 40
+"""No memory for words that are none."""
 
 
 class _AsGiven:
@@ -63,5 +66,13 @@ def _rouge_l(gold: Sequence[str], said: Sequence[str]) -> float:
 
 
 def _stem(word: str) -> str:
+    return _cached_stem(word) if len(word) <= _CACHED_CHARS else _new_stem(word)
+
+
+def _new_stem(word: str) -> str:
     found = tokenize.tokenize(word, _stemmer) if word.isascii() else [word]
     return found[0] if found else ""
+
+
+_cached_stem = functools.lru_cache(maxsize=1 << 16)(_new_stem)
+"""Texts share most of their words."""
