@@ -31,7 +31,7 @@ from evr1_core.scoring.score import check_judge, check_rewards
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
 from evr1_core.train.guidance import Guidance
-from evr1_core.train.kl import Coefficient
+from evr1_core.train.kl import MAX_STEP, Coefficient
 from evr1_core.train.planning import plan_ahead, summary
 from evr1_core.train.surplus import Surplus
 from evr1_core.types import Sample
@@ -207,8 +207,14 @@ def open_guidance(config: RunConfig, adapter: ModelAdapter, rows: Rows, record: 
 
 def open_reference(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, device: str) -> Reference | None:
     """The starting model once more, where a KL penalty needs it."""
-    if not algorithm.options.uses_reference:
+    options, answers = algorithm.options, config.train.batch_size * config.rollout.n
+    if not options.uses_reference:
         return None
+    if options.kl_target is not None and MAX_STEP * answers >= options.kl_horizon:
+        raise RequestError(
+            f"algorithm.kl_horizon={options.kl_horizon} is too short for {answers} answers a step: the coefficient could reach 0 at once; "
+            f"it must be above {MAX_STEP * answers:g}, and 10000 is usual"
+        )
     wanted = config.model.reference_device
     where = device if wanted == "auto" else choose_device(wanted)
     return Reference(adapter, config.model, config.train, temperature=config.rollout.temperature, device=where)
