@@ -111,6 +111,8 @@ def collect(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[
     record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
     record.log({name: count - scoring[name] for name, count in run.pool.counters().items()})
     record.log(run.guidance.metrics(seen, since=guided))
+    if len(run.guidance.refused) > guided["refused"]:
+        record.warn(f"{len(run.guidance.refused) - guided['refused']} trajectories are refused: events.log names them")
     record.collected(seen, kept=len(kept) - carried, surplus=len(surplus), tries=tries)
     record.log({"selection/kept": len(kept), "selection/carried": carried, **selection.dead(seen, options, rewards)})
     if tries and (not kept or options.dynamic_sampling and len(kept) < wanted):

@@ -196,7 +196,7 @@ def open_held_out(config: RunConfig) -> list[Sample]:
 
 def open_guidance(config: RunConfig, adapter: ModelAdapter, rows: Rows, record: Record) -> Guidance:
     """Raises RequestError when trajectories are asked for and no row has one."""
-    guidance = Guidance(config.guidance, adapter, max_tokens=config.rollout.max_tokens, seed=config.seed, note=record.warn)
+    guidance = Guidance(config.guidance, adapter, max_tokens=config.rollout.max_tokens, seed=config.seed, note=record.note)
     have = sum(bool(sample.offline) for sample in rows.samples)
     if guidance.active and not have:
         raise RequestError(f"guidance.mode={config.guidance.mode}, but none of {len(rows.samples)} rows has a trajectory (offline_output)")

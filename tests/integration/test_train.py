@@ -88,6 +88,43 @@ def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "score", score)
 
 
+@pytest.fixture
+def uneven_rewards(varied_rewards: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `varied_rewards`, but nothing to learn from the questions about videos: all answers to them are equally wrong."""
+
+    def score(run: Run, prompts: Any, answers: Any) -> Any:
+        from dataclasses import replace
+
+        def flat(rollout: Any) -> Any:
+            return replace(rollout, score=replace(rollout.score, value=0.0, accuracy=0.0))
+
+        return [
+            replace(group, rollouts=tuple(map(flat, group.rollouts))) if group.sample.videos else group
+            for group in varied(run, prompts, answers)
+        ]
+
+    varied = loop.score
+    monkeypatch.setattr(loop, "score", score)
+
+
+@pytest.fixture(scope="module")
+def guided(questions: Path) -> Path:
+    """The questions with trajectories: every second row has one or two, one of them too long to be an answer."""
+    rows = [json.loads(line) for line in questions.read_text().splitlines()]
+    for row in rows[::2]:
+        row["offline_output"] = [f"<answer>{row['answer']}</answer>", "answer " * 50]
+    for row in rows[::4]:
+        row["offline_output"], row["has_offline_trajectory"] = f"<answer>{row['answer']}</answer>", True
+    path = questions.with_name("guided.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def equal_weights(one: Path, other: Path, step: int) -> bool:
+    a, b = (load_file(run / f"checkpoints/step-{step:06d}/model.safetensors") for run in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -127,6 +164,92 @@ def test_two_steps_and_two_more_after_a_stop_equal_four(settings: list[str], var
     first = load_file(straight / "checkpoints/step-000002/model.safetensors")
     final = load_file(straight / last / "model.safetensors")
     assert any(not torch.equal(first[key], final[key]) for key in first), "the weights never moved: the test shows nothing"
+
+
+def test_mix_policy_adds_what_it_says_and_off_is_absent_to_the_bit(
+    settings: list[str], guided: Path, varied_rewards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("without KL no reference is loaded")
+
+    monkeypatch.setattr("evr1_core.train.run.Reference", never)
+    more = ("train.steps=2", "train.schedule=constant")
+    plain = train(settings, "name=plain", *more)
+    off = train(settings, "name=off", f"data.train=[{guided}]", *more)
+    assert equal_weights(plain, off, 2)
+    always = train(settings, "name=always", f"data.train=[{guided}]", "guidance.mode=always", *more)
+    assert not equal_weights(plain, always, 2)
+
+    metrics, rows = lines(always / "metrics.jsonl"), lines(always / "rollouts.jsonl")
+    for metric in metrics:
+        given = [row for row in rows if row["step"] == metric["step"] and row["provenance"] == "offline"]
+        assert metric["guidance/groups"] == metric["guidance/candidates"] == len(given) > 0
+        assert metric["guidance/share"] == len(given) / 16 and 0 < metric["guidance/accuracy"] < 1
+        assert metric["rollout/answers"] == 16 - len(given), "what the policy drew"
+        assert metric["rollout/mismatch"] < 1e-5, "offline tokens have no rollout log-probability to compare"
+        for row in given:
+            assert (
+                row["answer"] == 3 and row["text"] == f"<answer>{row['gold']}</answer>" and row["finish_reason"] == "stop" and row["kept"]
+            )
+    drawn = [(row["sample"], row["answer"], row["text"]) for row in rows if row["step"] == 1 and row["provenance"] == "policy"]
+    assert set(drawn) < {(row["sample"], row["answer"], row["text"]) for row in lines(off / "rollouts.jsonl") if row["step"] == 1}
+    refused = [line for line in (always / "events.log").read_text().splitlines() if "is refused: too_long: 5" in line]
+    assert sum(metric["guidance/refused"] for metric in metrics) == len(refused) > 0
+
+
+def test_everything_that_waits_or_adapts_goes_on_exactly(
+    settings: list[str], guided: Path, uneven_rewards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups left over, an adaptive KL coefficient, turns of trajectories, greedy baselines: four steps, and one and three."""
+    more = (
+        f"data.train=[{guided}]",
+        "guidance.mode=below",
+        "guidance.threshold=0.9",
+        "algorithm.name=dapo",
+        "algorithm.greedy_baseline=true",
+        "algorithm.kl=reward",
+        "algorithm.kl_target=0.01",
+        "algorithm.kl_horizon=100",
+        "model.reference_device=cpu",
+        "rollout.max_tokens=8",
+        "train.save_every=1",
+    )
+    straight = train(settings, "name=straight", *more)
+
+    class Stopped(Exception):
+        pass
+
+    def stop_at_two(run: Run, record: Any, step: int) -> bool:
+        if step == 2:
+            raise Stopped
+        return whole_step(run, record, step)
+
+    whole_step = loop.train_step
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(loop, "train_step", stop_at_two)
+        train(settings, "name=resumed", *more)
+    torch.manual_seed(99)
+    resumed = train(settings, "name=resumed", *more)
+
+    assert equal_weights(straight, resumed, 4)
+    a, b = (json.loads((run / "checkpoints/step-000004/state.json").read_text()) for run in (straight, resumed))
+    assert a == b and a["kl"]["value"] != 1e-3
+    metrics = lines(straight / "metrics.jsonl")
+    kept_out = {"guidance/refused"}  # named anew after a stop
+    assert [{k: v for k, v in row.items() if k not in kept_out} for row in without_clock(metrics)] == [
+        {k: v for k, v in row.items() if k not in kept_out} for row in without_clock(lines(resumed / "metrics.jsonl"))
+    ]
+    assert without_clock(lines(straight / "rollouts.jsonl")) == without_clock(lines(resumed / "rollouts.jsonl"))
+
+    assert metrics[0]["kl/reference"] == 0 and all(row["kl/reference"] != 0 for row in metrics[1:])
+    assert [row["selection/carried"] for row in metrics[1:]] == [row["selection/surplus"] for row in metrics[:-1]]
+    assert metrics[0]["selection/surplus"] > 0, "nothing waits at the stop: the test shows nothing"
+    assert all(row["selection/dead"] == row["selection/dead_wrong"] > 0 for row in metrics)
+    rows = lines(straight / "rollouts.jsonl")
+    trained = [row for row in rows if row["step"] == 2 and row["kept"]]
+    assert {row["weight_version"] for row in trained if row["provenance"] == "policy"} == {0, 1}
+    greedy = [row for row in rows if row["provenance"] == "greedy"]
+    assert greedy and not any(row["kept"] for row in greedy) and all("baseline/value" in row for row in metrics)
 
 
 def test_cold_cache_decodes_each_medium_once_and_warm_cache_none(settings: list[str]) -> None:
