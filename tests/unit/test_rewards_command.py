@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,15 @@ def test_cases_that_come_out_as_expected(tmp_path):
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["types"]["preference"] == {"cases": 2, "as_expected": 2, "different": 0}
     check_cases(tmp_path / "a.jsonl", tmp_path / "list.json")
+
+
+def test_the_cases_of_the_documentation_come_out_as_they_say(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
+    shown = [block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"expected"' in block]
+    assert shown
+    for block in shown:
+        (tmp_path / "shown.json").write_text(block)
+        check_cases(tmp_path / "shown.json")
 
 
 def test_every_difference_is_printed(tmp_path):
