@@ -1,4 +1,4 @@
-"""`evr1 data check`, `show` and `plan`: read rows as a run does, see what a model would be shown and how long it gets."""
+"""`evr1 data check`, `show`, `plan` and `filter`: read rows as a run does, see what a model would be shown and how long it gets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evr1_cli import data_filter
 from evr1_cli.group import group
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from evr1_core.data.rows import Rows
     from evr1_core.types import Sample
 
-app = group("Check, show and plan data.")
+app = group("Check, show, plan and filter data.")
+app.command("filter")(data_filter.command)
 
 _MOST = 20
 """Lines of one table; --json has them all."""

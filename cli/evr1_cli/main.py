@@ -26,7 +26,7 @@ COMMANDS = {
     "benchmarks": "Benchmarks: list them.",
     "cache": "The frame cache: fill it, look at it.",
     "config": "Show configurations.",
-    "data": "Check, show and plan data.",
+    "data": "Check, show, plan and filter data.",
     "media": "Look into images and videos.",
     "eval": "Answer and score a benchmark or a data file.",
     "export": "Write a checkpoint as a model directory.",
