@@ -118,7 +118,7 @@ def track(draw: random.Random) -> dict[str, list[int]]:
 
 
 def open_ended(draw: random.Random) -> Task:
-    gold, other = sentence(draw), sentence(draw)
+    gold, other = sentence(draw, 10, 60), sentence(draw, 10, 60)
     return Task("What happens?", gold, draw.choice((gold, gold.rsplit(" ", 2)[0])), other, f"{gold} or {other}")
 
 
@@ -135,7 +135,7 @@ def math(draw: random.Random) -> Task:
 
 
 def read_text(draw: random.Random) -> Task:
-    gold, other = sentence(draw, 3, 9), sentence(draw, 3, 9)
+    gold, other = sentence(draw, 3, 40), sentence(draw, 3, 40)
     if draw.random() < 0.1:
         gold = gold.replace(" ", " / ", 1)
     return Task("What is written there?", gold, draw.choice((gold, gold.upper(), gold + " now")), other, f"{gold} or {other}")
@@ -205,7 +205,8 @@ TASKS: dict[str, Callable[[random.Random], Task]] = {
 """In the spelling that both read."""
 
 RULES: dict[tuple[str, str], str] = {
-    ("*", "hedged"): "hedging: two answers without a word which one holds earn nothing",
+    ("multiple choice", "hedged"): "hedging: two answers without a word which one holds earn nothing",
+    ("llava", "hedged"): "hedging: two answers without a word which one holds earn nothing",
     ("*", "untagged"): "no tag: announced or bare answers only, never the whole response",
     ("regression", "*"): "regression: mean relative accuracy, not equality",
     ("spatial-temporal grounding", "*"): "keys: all gold keys and further answer keys count, not the common ones",
@@ -213,7 +214,7 @@ RULES: dict[tuple[str, str], str] = {
     ("code", "*"): "code: syntax trees, not the names of functions and imports",
     ("svg-code", "*"): "code: drawings, not the set of elements and the length",
     ("html-code", "*"): "code: document trees, not the set of elements and the length",
-    ("ocr slash", "*"): "white space: the content is not changed around < > /",
+    ("ocr with a slash", "*"): "white space: the content is not changed around < > /",
 }
 """(task type, kind of answer) -> why the numbers differ. What is not here has to be equal."""
 
@@ -324,8 +325,8 @@ json.dump([seconds, [score["accuracy"] for score in scores], alone], sys.stdout)
 
 
 def rule_of(row: Row) -> str:
-    slash = "ocr slash" if row.problem_type == "ocr" and "/" in row.answer else ""
-    for key in ((row.problem_type, row.kind), ("*", row.kind), (row.problem_type, "*"), (slash, "*")):
+    name = row.problem_type + " with a slash" * ("/" in row.answer and row.problem_type == "ocr")
+    for key in ((name, "*"), (row.problem_type, row.kind), ("*", row.kind)):
         if key in RULES:
             return RULES[key]
     return "unexplained"

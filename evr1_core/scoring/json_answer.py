@@ -140,6 +140,9 @@ def strict_json(text: str) -> Any:
 
 def number(value: Any) -> float | None:
     """A finite number, or the number that a text is (at most 60 digits on a side of its point); no truth value."""
+    kind = type(value)
+    if kind is int or kind is float:  # the usual case, without the abstract class
+        return _finite(value)
     if isinstance(value, str):
         value = value.strip().replace("\u2212", "-")
         if not _NUMERIC.fullmatch(value):

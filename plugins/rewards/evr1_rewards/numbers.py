@@ -9,6 +9,7 @@ All patterns are bounded or linear, and no number is built before its size is kn
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -105,15 +106,13 @@ def tokens(text: str) -> list[Number]:
 
 def whole_number(text: str, *, clock: bool = False) -> Number | None:
     """The number of a text that is one number and nothing else: at most "about" before it, and three words behind it."""
-    text = prepare(text, clock=clock)
-    return _whole(text, tokens(text))
+    return _whole(*_prepared(text, clock))
 
 
 def read_number(text: str, *, clock: bool = False) -> Number:
     """The one number that an answer gives. `clock`: times such as 1:30 count, as seconds. Raises Unparsed."""
-    text = prepare(text, clock=clock)
+    text, found = _prepared(text, clock)
     boxed = bool(boxes(text))
-    found = tokens(text)
     if not boxed:
         if not found:
             raise Unparsed("no_number")
@@ -131,6 +130,19 @@ def read_number(text: str, *, clock: bool = False) -> Number:
             return number
         seen.add(key)
     raise Unparsed("not_a_number" if any(number.bad for number in found) else "ambiguous" if found else "no_number")
+
+
+def _prepared(text: str, clock: bool) -> tuple[str, Sequence[Number]]:
+    """A text in its prepared form, and its numbers. Gold answers and short answers are read several times."""
+    return _prepared_short(text, clock) if len(text) <= SHORT_TEXT else _prepare(text, clock)
+
+
+def _prepare(text: str, clock: bool) -> tuple[str, Sequence[Number]]:
+    text = prepare(text, clock=clock)
+    return text, tuple(tokens(text))
+
+
+_prepared_short = functools.lru_cache(maxsize=1_024)(_prepare)
 
 
 def _token(text: str, match: re.Match[str]) -> Number:
