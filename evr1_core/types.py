@@ -248,6 +248,8 @@ class Group:
     rollouts: tuple[Rollout, ...]
     baseline: Rollout | None = None
     """The greedy answer, where the algorithm asks for one."""
+    displaced: tuple[Rollout, ...] = ()
+    """Own answers whose place an offline trajectory took: counted and recorded, not trained on."""
 
     @property
     def sample(self) -> Sample:

@@ -1,6 +1,6 @@
 """Keep the rows that a model answers right sometimes: k answers each, the pass rate p, and a range that p must lie in.
 
-    samples -> k answers, scored and stored row by row (the pipeline of evaluations) -> p = passed / answers with a number -> rows in the range
+    samples -> k answers, scored and stored row by row (the pipeline of evaluations) -> p = passed / answers with a number -> rows
 
 A row that is always or never right gives a group-relative algorithm nothing to learn from. EasyVideoR1 (arXiv 2604.16893) trains on rows
 with 0 < p < 1 at k = 8. The answers stay beside the output, so another range costs no new answer.

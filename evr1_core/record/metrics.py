@@ -67,8 +67,8 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def own(group: Group) -> list[Rollout]:
-    """The answers that the policy drew."""
-    return [rollout for rollout in group.rollouts if rollout.provenance == "policy"]
+    """The answers that the policy drew, wherever they went."""
+    return [rollout for rollout in (*group.rollouts, *group.displaced) if rollout.provenance == "policy"]
 
 
 def complaints(groups: Sequence[Group]) -> list[str]:

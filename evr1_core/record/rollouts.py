@@ -14,16 +14,16 @@ def rollout_rows(
 ) -> Iterator[dict]:
     """`kept[i]` tells whether group i was trained on. `advantages` holds one number per answer of the groups, in order.
 
-    A greedy baseline is the last answer of its group, and never trained on.
+    Answers that are never trained on come last in their group: own ones that a trajectory displaced, then the greedy baseline.
     """
     position = 0
     for index, (group, used) in enumerate(zip(groups, kept, strict=True)):
         sample = group.sample
         frames = [media_row(clip) for clip in group.prompt.clips]
-        answers = (*group.rollouts, group.baseline) if group.baseline else group.rollouts
-        for answer, rollout in enumerate(answers):
+        beside = (*group.displaced, group.baseline) if group.baseline else group.displaced
+        for answer, rollout in enumerate((*group.rollouts, *beside)):
             completion = rollout.completion
-            trained = rollout is not group.baseline
+            trained = answer < len(group.rollouts)
             yield {
                 "step": step,
                 "group": index,

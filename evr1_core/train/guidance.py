@@ -60,8 +60,9 @@ class Guidance:
 
     def mix(self, group: Group, trajectory: Rollout) -> Group:
         """The group with the trajectory as its last answer."""
-        own = group.rollouts if self.section.mode == "always" else group.rollouts[:-1]
-        return replace(group, rollouts=(*own, replace(trajectory, provenance="offline")))
+        kept = len(group.rollouts) - (self.section.mode != "always")
+        own, displaced = group.rollouts[:kept], group.rollouts[kept:]
+        return replace(group, rollouts=(*own, replace(trajectory, provenance="offline")), displaced=displaced)
 
     def counters(self) -> dict[str, int]:
         """Since the start of the process."""

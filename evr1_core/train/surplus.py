@@ -38,7 +38,8 @@ class Surplus:
         known = iter(logprobs(rows)) if rows else iter(())
         for group in groups:
             rollouts = tuple(replace(rollout, old_logprobs=tuple(next(known).tolist())) for rollout in group.rollouts)
-            self._waiting.append(replace(group, prompt=replace(group.prompt, clips=(), features={}), rollouts=rollouts))
+            prompt = replace(group.prompt, clips=(), features={})
+            self._waiting.append(replace(group, prompt=prompt, rollouts=rollouts, displaced=()))
 
     def take(self, build: Build) -> tuple[list[Group], list[Exclusion]]:
         """All that waits, with prompts made anew; and what has no prompt any more.
