@@ -7,7 +7,8 @@ they differ from it only where that rule would return a side of zero.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 from evr1_core.types import ImageBudget, PatchFactors, VideoBudget
 
@@ -62,19 +63,69 @@ def image_size(height: int, width: int, budget: ImageBudget, factors: PatchFacto
     return smart_size(height, width, factors.pixels, budget.min_pixels, budget.max_pixels)
 
 
+_SHIFT, _MIDDLE = 6, 24_576
+"""Eight-bit levels lie 64 apart in the middle of 16 bits, so that what a kernel adds beyond black and white in one direction is
+still there in the other: the scaler cuts off and rounds once, at the end."""
+
+_FLAGS = "bicubic+accurate_rnd+bitexact:param0=0:param1=0.5"
+"""Bicubic with a = -0.5, widened by the scale where the picture shrinks (antialiased): the kernel of torch and Pillow."""
+
+_scalers = threading.local()
+
+
 def method() -> str:
     """Name and version of the resize, a part of every cache key."""
-    import PIL
+    import av
 
-    return f"pillow-{PIL.__version__}-bicubic"
+    version = ".".join(str(part) for part in av.library_versions["libswscale"])
+    return f"swscale-{version}-bicubic16"
 
 
 def resize_rgb(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [height, width, 3]; bicubic (a = -0.5), antialiased: the kernel of torch, but clamped and rounded to
-    8 bits after the horizontal pass too."""
-    import numpy as np
-    from PIL import Image
+    """uint8 [H, W, 3] -> uint8 [height, width, 3] (planes one after the other in memory); bicubic, antialiased, rounded once.
 
-    if picture.shape[:2] == (height, width):
+    libswscale scales the three channels as planes of their own. Beyond the edge it repeats the outermost pixel, where torch leaves
+    the kernel's weight out: the two or three outermost rows and columns differ where the edge itself is sharp.
+    """
+    import av
+    import numpy as np
+
+    tall, wide = picture.shape[:2]
+    if (tall, wide) == (height, width):
         return picture
-    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
+    source = av.VideoFrame(wide, tall, "yuv444p16le")
+    for channel, plane in enumerate(source.planes):
+        levels = _levels(plane, tall, wide)
+        np.left_shift(picture[..., channel], _SHIFT, out=levels, dtype=np.uint16)
+        levels += _MIDDLE
+    scaler = _scaler(tall, wide, height, width)
+    scaler.push(source)
+    out = np.empty((3, height, width), np.uint8)
+    for channel, plane in zip(out, scaler.pull().planes, strict=True):
+        levels = _levels(plane, height, width).astype(np.int32)
+        levels += (1 << _SHIFT) // 2 - _MIDDLE
+        levels >>= _SHIFT
+        np.clip(levels, 0, 255, out=channel, casting="unsafe")
+    return out.transpose(1, 2, 0)
+
+
+def _levels(plane: Any, height: int, width: int) -> np.ndarray:
+    import numpy as np
+
+    return np.frombuffer(plane, np.uint16).reshape(height, plane.line_size // 2)[:, :width]
+
+
+def _scaler(tall: int, wide: int, height: int, width: int) -> Any:
+    """The filter for these sizes; each thread keeps its last one, since the frames of a clip are all alike."""
+    from av.filter import Graph
+
+    sizes = tall, wide, height, width
+    if getattr(_scalers, "sizes", None) != sizes:
+        graph = Graph()
+        source = graph.add("buffer", f"video_size={wide}x{tall}:pix_fmt=yuv444p16le:time_base=1/1")
+        scale, sink = graph.add("scale", f"{width}:{height}:flags={_FLAGS}"), graph.add("buffersink")
+        source.link_to(scale)
+        scale.link_to(sink)
+        graph.configure()
+        _scalers.sizes, _scalers.graph = sizes, graph
+    return _scalers.graph
