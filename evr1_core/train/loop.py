@@ -59,6 +59,8 @@ def fit(run: Run, validate: Validate | None = None) -> None:
         if step == last < run.total_steps:
             run.record.note(f"the data is used up after step {step}: dynamic sampling drew more than one batch for some steps")
             break
+    if len(run.surplus):
+        run.record.note(f"{len(run.surplus)} groups with signal are left over; they wait in the checkpoint for a longer run")
     if not taught and start == 0:
         raise selection.NoSignal(f"no step had a group to learn from, the weights are as they were: {run.last_explanation}")
 

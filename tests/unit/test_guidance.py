@@ -129,7 +129,7 @@ def test_always_draws_one_less_and_below_replaces_the_last(adapter: Qwen3VL) -> 
     assert list(under.wanted(groups, found)) == [1], "a mean of 2/3 is not below 1/2"
     mixed = under.mix(groups[0], given)
     assert len(mixed.rollouts) == 3 and mixed.rollouts[:2] == groups[0].rollouts[:2] and mixed.rollouts[2].provenance == "offline"
-    assert mixed.displaced == groups[1].rollouts[2:] and group_metrics([mixed])["rollout/answers"] == 3, "own answers are all counted"
+    assert mixed.displaced == groups[0].rollouts[2:] and group_metrics([mixed])["rollout/answers"] == 3, "own answers are all counted"
     assert [row["kept"] for row in rollout_rows(1, [mixed], [True])] == [True, True, True, False]
     shown = under.metrics([mixed, groups[1]], since={"candidates": 0, "refused": 0})
     assert shown["guidance/groups"] == 1 and shown["guidance/share"] == 1 / 6 and shown["guidance/accuracy"] == 1
