@@ -15,7 +15,7 @@ from torch import Tensor
 from evr1_core import plugins
 from evr1_core.specs import AlgorithmSpec
 from evr1_core.testing.contracts import ContractBroken
-from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, TokenLoss, Totals, aggregate
+from evr1_core.train.algorithm import Algorithm, Credit, RewardBatch, TokenBatch, TokenLoss, Totals, aggregate
 from evr1_core.train.options import AlgorithmOptions
 
 LENGTHS = (6, 3, 1, 4, 6, 2, 5, 0)
@@ -31,6 +31,7 @@ def rules(spec: AlgorithmSpec) -> Iterator[tuple[str, Callable[[], None]]]:
         ("failed-scores", _failed_scores),
         ("no-signal", _no_signal),
         ("loss", _loss),
+        ("answers-apart", _answers_apart),
         ("masked-tokens", _masked_tokens),
         ("direction", _direction),
         ("state", _state),
@@ -55,9 +56,10 @@ class Subject:
 
     def credit(self, batch: RewardBatch) -> Tensor:
         """Advantages [B, T], checked for shape."""
-        found = self.algorithm.advantage(batch, self.algorithm.advantage_options)
+        made = self.algorithm.advantage(batch, self.algorithm.advantage_options)
+        found = made.advantages if isinstance(made, Credit) else made
         self.require(tuple(found.shape) in ((8,), (8, 6)), f"advantages have the shape {tuple(found.shape)}, not [B] or [B, T]")
-        return self.algorithm.credit(batch)
+        return torch.where(batch.mask, found if found.dim() == 2 else found[:, None], torch.zeros((), dtype=found.dtype))
 
     def loss(self, batch: TokenBatch) -> TokenLoss:
         return self.algorithm.token_loss(batch)
@@ -75,15 +77,20 @@ class Subject:
 
 
 def reward_batch(rewards: tuple[float, ...] = REWARDS) -> RewardBatch:
-    """Two prompts with four answers each, one of them cut off, one without a trainable token."""
-    values = torch.tensor(rewards, dtype=torch.float64)
+    """Two prompts with four answers each, one of them cut off, one without a trainable token; a greedy answer of middling value."""
+    values, groups = torch.tensor(rewards, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 0, 1, 0, 1])
+    baselines = torch.stack([values[groups == group].nanmedian() for group in groups])
     return RewardBatch(
         rewards=values,
-        groups=torch.tensor([0, 0, 1, 1, 0, 1, 0, 1]),
+        groups=groups,
         mask=MASK.clone(),
         lengths=torch.tensor(LENGTHS),
         truncated=torch.tensor([True] + [False] * 7),
         parts={"accuracy": values.clone(), "format": torch.ones(8, dtype=torch.float64)},
+        baselines=baselines,
+        problem_types=("open-ended",) * 8,
+        data_types=("video",) * 8,
+        values=torch.zeros(8, 6, dtype=torch.float64),
     )
 
 
@@ -125,10 +132,11 @@ def _no_signal(subject: Subject) -> None:
         found = subject.credit(reward_batch((level,) * 8))
         subject.require((found == 0).all(), f"all rewards are {level}, yet advantages reach {found.abs().max():g}")
     batch = reward_batch()
-    flat = replace(batch, rewards=torch.where(batch.groups == 0, torch.tensor(0.7, dtype=torch.float64), batch.rewards))
-    lower = replace(flat, rewards=torch.where(batch.groups == 0, torch.tensor(0.2, dtype=torch.float64), batch.rewards))
-    first, second = subject.credit(flat), subject.credit(lower)
-    alone = torch.equal(first[batch.groups == 1], second[batch.groups == 1])
+    first, second, other = (
+        subject.credit(reward_batch(tuple(torch.where(batch.groups == 0, level, batch.rewards).tolist())))
+        for level in (torch.tensor(0.7).double(), torch.tensor(0.2).double(), batch.rewards / 2)
+    )
+    alone = all(torch.equal(first[batch.groups == 1], found[batch.groups == 1]) for found in (second, other))
     subject.require(not alone or (first[batch.groups == 0] == 0).all(), "a prompt whose answers all got the same reward has advantages")
 
 
@@ -139,8 +147,19 @@ def _loss(subject: Subject) -> None:
         for name, metric in found.metrics.items():
             subject.require(metric.shape == MASK.shape, f"metric {name!r} has the shape {tuple(metric.shape)}, not [B, T]")
             subject.require(not metric.requires_grad, f"metric {name!r} must be detached")
-            subject.require(metric[MASK].isfinite().all(), f"metric {name!r} is not finite")
+            subject.require(not metric[MASK].isinf().any(), f"metric {name!r} is infinite")
         subject.require(subject.gradient(batch).isfinite().all(), "the gradient is not finite")
+
+
+def _answers_apart(subject: Subject) -> None:
+    """Answers come in blocks: the loss of one must not depend on which others are there."""
+    batch = _with_offline(token_batch())
+    whole = subject.loss(batch).values
+    for row in range(8):
+        part: list[Any] = [values if values is None else values[row : row + 1] for values in map(batch.__getattribute__, batch.__slots__)]
+        alone = TokenBatch(*part)
+        same = torch.allclose(subject.loss(alone).values[MASK[row : row + 1]], whole[row][MASK[row]])
+        subject.require(same, "the loss of an answer depends on the other answers of its block")
 
 
 def _masked_tokens(subject: Subject) -> None:

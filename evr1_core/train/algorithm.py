@@ -56,7 +56,20 @@ class RewardBatch:
 
     def penalised(self) -> Tensor:
         """float64 [B], rewards with the KL penalty of all tokens taken off: what sequence-level advantages start from."""
-        return self.rewards if self.penalties is None else self.rewards - self.penalties.sum(dim=1)
+        return self.rewards if self.penalties is None else self.rewards - self._penalties().sum(dim=1)
+
+    def token_rewards(self) -> Tensor:
+        """float64 [B, T], the reward on the last token of the mask, less the KL penalty of every token; 0 outside the mask.
+
+        An answer without a trained token has no place for its reward; one without a reward (NaN) has 0 there.
+        """
+        last = self.mask & (self.mask.flip(1).cumsum(dim=1).flip(1) == 1)
+        return torch.where(last, self.rewards.double().nan_to_num(0.0)[:, None], 0.0) - self._penalties()
+
+    def _penalties(self) -> Tensor:
+        if self.penalties is None:
+            return torch.zeros(self.mask.shape, dtype=torch.float64, device=self.mask.device)
+        return torch.where(self.mask, self.penalties.double(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

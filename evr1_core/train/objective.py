@@ -59,7 +59,9 @@ class _InBlocks(Function):
         for start in range(0, len(logprobs), size):
             rows = slice(start, start + size)
             part = _rows(batch, rows)
-            _require_finite("log-probabilities are", part.logprobs - part.old_logprobs, part.mask, start)
+            own = part.mask if part.offline is None else part.mask & ~part.offline
+            _require_finite("log-probabilities are", part.logprobs, part.mask, start)
+            _require_finite("old log-probabilities are", part.old_logprobs, own, start)
             _require_finite("advantages are", part.advantages, part.mask, start)
             with torch.enable_grad():
                 part = replace(part, logprobs=part.logprobs.requires_grad_())
@@ -91,6 +93,7 @@ def _block_loss(algorithm: Algorithm, part: TokenBatch, totals: Totals, meter: M
     meter.total("policy_loss", loss)
     if kl_coef and part.reference_logprobs is not None:
         divergence = estimate(part.logprobs, part.reference_logprobs, options.estimator)
+        _require_finite("KL is", divergence, mask, start)
         term = aggregate(divergence, mask, totals, options)
         loss = loss + kl_coef * term
         meter.total("kl_loss", term)

@@ -7,6 +7,7 @@ dropped and further prompts are drawn until the batch is full or the tries are u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from evr1_core.config.models import RewardSection
 from evr1_core.errors import Evr1Error
@@ -34,11 +35,14 @@ def metric(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> l
 def has_signal(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> bool:
     """Whether the group's metric varies (`std`), or its mean is neither near 0 nor near 1 (`mean_range`)."""
     values = metric(group, options, rewards)
-    if len(values) < 2:
-        return False
-    if options.sampling_criterion == "std":
-        return max(values) > min(values)
-    return LOW < sum(values) / len(values) < HIGH
+    return len(values) > 1 and informative(values, options.sampling_criterion)
+
+
+def informative(values: Sequence[float], criterion: Literal["std", "mean_range"], low: float = LOW, high: float = HIGH) -> bool:
+    """Whether the metric of a group has a signal: it varies, or its mean lies between two bounds."""
+    if criterion == "std":
+        return bool(values) and max(values) > min(values)
+    return bool(values) and low < sum(values) / len(values) < high
 
 
 def keep(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection) -> list[Group]:

@@ -6,7 +6,7 @@
 4. Soft overlong punishment (section 3.4, eq. 13): `rewards.overlong`, off unless asked for; `mask_truncated` is the
    paper's overlong filtering.
 
-No KL term. The advantage is GRPO's.
+No KL term. The advantage is GRPO's, on the shaped reward.
 """
 
 from __future__ import annotations

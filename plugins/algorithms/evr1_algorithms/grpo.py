@@ -4,35 +4,25 @@
     l_it = max(-A_i r_it, -A_i clip(r_it, 1 - eps_low, 1 + eps_high))
 
 Deviations from the paper: the loss is averaged over tokens (`aggregation: seq-mean-token-mean` is the paper's), there
-is no KL term, a group without variance gives exactly 0.
+is no KL term unless asked for (`kl: loss`), a group without variance gives exactly 0. `kl: reward` takes the penalty of
+all tokens off R first.
 """
 
 from __future__ import annotations
 
-from pydantic import Field
 from torch import Tensor
 
-from evr1_algorithms.pieces import clipped_surrogate, group_normalised
-from evr1_core.train.algorithm import RewardBatch, TokenBatch, TokenLoss
-from evr1_core.train.options import AlgorithmOptions
+from evr1_algorithms import ppo
+from evr1_algorithms.pieces import ClipOptions, GroupOptions, group_normalised
+from evr1_core.train.algorithm import RewardBatch
 
 
-class Options(AlgorithmOptions):
+class Options(GroupOptions, ClipOptions):
     """Options of GRPO."""
 
-    clip_low: float = Field(0.2, ge=0)
-    """The ratio is clipped below at 1 - clip_low; 1 or more is no lower bound."""
-    clip_high: float = Field(0.2, ge=0)
-    """The ratio is clipped above at 1 + clip_high."""
-    clip_dual: float | None = Field(None, gt=1)
-    """Bound c of the dual clip; None is off."""
-    eps: float = Field(1e-6, ge=0)
-    """Added to the group's standard deviation."""
+
+def advantage(batch: RewardBatch, options: GroupOptions) -> Tensor:
+    return group_normalised(batch.penalised(), batch.groups, options.eps, options.norm_by_std, options.ddof)
 
 
-def advantage(batch: RewardBatch, options: Options) -> Tensor:
-    return group_normalised(batch.rewards, batch.groups, options.eps)
-
-
-def loss(batch: TokenBatch, options: Options) -> TokenLoss:
-    return clipped_surrogate(batch, options.clip_low, options.clip_high, options.clip_dual)
+loss = ppo.loss
