@@ -28,8 +28,8 @@ class AlgorithmOptions(Section):
     """Overlong filtering: cut-off answers keep their place in the group statistics but get no loss."""
     dynamic_sampling: bool = False
     """Drop groups without signal and draw further prompts until the batch is full."""
-    sampling_metric: Literal["accuracy", "value"] = "accuracy"
-    """What must vary within a group."""
+    sampling_metric: Literal["accuracy", "value", "parts"] = "accuracy"
+    """What must vary within a group; parts is any named part of the reward, for algorithms that normalise each by itself."""
     sampling_criterion: Literal["std", "mean_range"] = "std"
     """std keeps groups whose metric varies; mean_range keeps groups with 0.01 < mean < 0.99."""
     max_tries: int = Field(10, ge=1)

@@ -25,17 +25,25 @@ class NoSignal(Evr1Error):
 
 def metric(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> list[float]:
     """The answers' accuracy or value, a failure that an answer caused counting as a wrong one; those without a number are left out."""
-    if options.sampling_metric == "accuracy":
-        found = [evaluation_accuracy(rollout.score) for rollout in group.rollouts]
-    else:
+    if options.sampling_metric == "value":
         found = [rollout_value(group.sample, rollout, rewards) for rollout in group.rollouts]
+    else:
+        found = [evaluation_accuracy(rollout.score) for rollout in group.rollouts]
     return [value for value in found if value is not None]
 
 
+def parts(group: Group) -> list[list[float]]:
+    """Of each named part of the scores, accuracy and format among them, the numbers that the answers have."""
+    scores = [rollout.score for rollout in group.rollouts]
+    named = [{**score.parts, "accuracy": evaluation_accuracy(score), "format": score.format} for score in scores]
+    names = sorted(set().union(*named))
+    return [[value for one in named if (value := one.get(name)) is not None] for name in names]
+
+
 def has_signal(group: Group, options: AlgorithmOptions, rewards: RewardSection) -> bool:
-    """Whether the group's metric varies (`std`), or its mean is neither near 0 nor near 1 (`mean_range`)."""
-    values = metric(group, options, rewards)
-    return len(values) > 1 and informative(values, options.sampling_criterion)
+    """Whether the group's metric, or any of its parts, varies (`std`), or its mean is neither near 0 nor near 1 (`mean_range`)."""
+    columns = parts(group) if options.sampling_metric == "parts" else [metric(group, options, rewards)]
+    return any(len(values) > 1 and informative(values, options.sampling_criterion) for values in columns)
 
 
 def informative(values: Sequence[float], criterion: Literal["std", "mean_range"], low: float = LOW, high: float = HIGH) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from evr1_core.config.models import RewardSection
 from evr1_core.scoring.score import training_value
 from evr1_core.train.options import AlgorithmOptions
-from evr1_core.train.selection import explain_no_signal, has_signal, keep
+from evr1_core.train.selection import dead, explain_no_signal, has_signal, keep
 from evr1_core.types import Completion, Group, Prompt, Rollout, Sample, Score
 
 REWARDS = RewardSection()
@@ -48,6 +48,22 @@ def test_an_answer_that_broke_its_scorer_is_a_wrong_one(metric: str) -> None:
     found = group(right(1), right(1), TIMEOUT)
     assert len({training_value(rollout.score, REWARDS) for rollout in found.rollouts}) == 2
     assert has_signal(found, AlgorithmOptions.model_validate({"sampling_metric": metric}), REWARDS)
+
+
+def test_a_part_alone_may_vary() -> None:
+    """Accuracy is 0 throughout, the overlap is not: an algorithm that normalises every part has something to learn."""
+    scores = [Score(accuracy=0.0, format=1.0, value=0.1, parts={"iou": iou} if iou else {}) for iou in (0.1, 0.3, None)]
+    options = AlgorithmOptions(sampling_metric="parts")
+    assert has_signal(group(*scores), options, REWARDS) and not has_signal(group(*scores), AlgorithmOptions(), REWARDS)
+    assert not has_signal(group(scores[1], scores[2]), options, REWARDS), "one number doesn't vary"
+    assert not has_signal(group(), options, REWARDS)
+
+
+def test_shares_of_dead_groups() -> None:
+    groups = [group(right(1), right(1)), group(right(0), right(0)), group(right(1), right(0)), group(right(0.5), right(0.5)), group(BROKEN)]
+    found = dead(groups, AlgorithmOptions(), REWARDS)
+    assert found == {"selection/dead": 0.6, "selection/dead_right": 0.2, "selection/dead_wrong": 0.2}
+    assert dead([], AlgorithmOptions(), REWARDS)["selection/dead"] == 0
 
 
 def test_off_keeps_all() -> None:
