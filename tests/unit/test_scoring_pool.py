@@ -288,6 +288,12 @@ def test_workers_start_late_and_fast_and_are_replaced(monkeypatch):
         assert len(set(pids)) == 3
 
 
+def test_a_lean_worker_stays(monkeypatch):
+    monkeypatch.setattr("evr1_core.scoring.pool.ITEMS_PER_WORKER", 3)
+    with ScoringPool(SECTION, workers=1) as single:
+        assert len({single.score(say("pid"))[0].reason for _ in range(7)}) == 1
+
+
 def test_close_kills_the_workers_and_wakes_who_waits():
     pool = ScoringPool(SECTION, workers=1, deadline=100)
     pid = int(pool.score(say("pid"))[0].reason.rsplit(" ", 1)[1])
