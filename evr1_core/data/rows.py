@@ -50,6 +50,8 @@ class Rows:
     exclusions: list[Exclusion]
     places: Mapping[str, str] = field(default_factory=dict)
     """Sample id -> `file:line`."""
+    numbers: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
+    """Sample id -> its file and the number of its row there, from 1. Unlike a place it is never shared."""
     notes: tuple[str, ...] = ()
     """What the reader did that a user should know, for example ids that got their file's name in front."""
 
@@ -92,9 +94,9 @@ class _Reader:
     check_media: bool
     media_root: Path | None
     advice: str
-    entries: list[tuple[Path, Sample | Exclusion, str]] = field(default_factory=list)
+    entries: list[tuple[Record, Sample | Exclusion]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    lines: dict[tuple[Path, str], str] = field(default_factory=dict)
+    lines: dict[tuple[Path, str], Record] = field(default_factory=dict)
     present: dict[str, str | None] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
@@ -102,17 +104,18 @@ class _Reader:
             if record.fault:
                 raise FieldFault("", "unreadable_row", record.fault)
             sample = self._sample(record)
-            first = self.lines.setdefault((record.file, sample.id), record.place)
-            if first != record.place:
-                raise FieldFault("id", "duplicate_id", f"{sample.id!r} is the id of {first} too; give every row its own, or none at all")
-            self.entries.append((record.file, sample, record.place))
+            first = self.lines.setdefault((record.file, sample.id), record)
+            if first.number != record.number:
+                where = first.place if first.place != record.place else f"row {first.number}"
+                raise FieldFault("id", "duplicate_id", f"{sample.id!r} is the id of {where} too; give every row its own, or none at all")
+            self.entries.append((replace(record, values={}), sample))
         except FieldFault as fault:
             self.faults.append(f"{record.place}: {fault}")
             try:
                 name = _name(record.values, record)
             except FieldFault:
                 name = _name({}, record)
-            self.entries.append((record.file, Exclusion(name, fault.code, self.faults[-1]), record.place))
+            self.entries.append((replace(record, values={}), Exclusion(name, fault.code, self.faults[-1])))
             if self.bad_rows == "error" and len(self.faults) >= _MAX_FAULTS:
                 self._refuse(f"the first {_MAX_FAULTS} bad rows:")
 
@@ -120,9 +123,14 @@ class _Reader:
         if self.faults and self.bad_rows == "error":
             self._refuse(f"{len(self.faults)} of {count} rows {'is' if len(self.faults) == 1 else 'are'} bad:")
         notes = self._separate()
-        samples = [entry for _, entry, _ in self.entries if isinstance(entry, Sample)]
-        places = {entry.id: place for _, entry, place in self.entries if isinstance(entry, Sample)}
-        return Rows(samples, [entry for _, entry, _ in self.entries if isinstance(entry, Exclusion)], places, notes)
+        samples = {entry.id: record for record, entry in self.entries if isinstance(entry, Sample)}
+        return Rows(
+            samples=[entry for _, entry in self.entries if isinstance(entry, Sample)],
+            exclusions=[entry for _, entry in self.entries if isinstance(entry, Exclusion)],
+            places={name: record.place for name, record in samples.items()},
+            notes=notes,
+            numbers={name: (record.file, record.number) for name, record in samples.items()},
+        )
 
     def _refuse(self, head: str) -> None:
         text = "\n  ".join((head, *self.faults))
@@ -137,16 +145,17 @@ class _Reader:
         if not clashing:
             return ()
         seen: dict[str, str] = {}
-        for at, (path, entry, place) in enumerate(self.entries):
+        for at, (record, entry) in enumerate(self.entries):
+            path = record.file
             if isinstance(entry, Exclusion) and path in clashing:
-                self.entries[at] = (path, replace(entry, sample_id=f"{path.stem}-{entry.sample_id}"), place)
+                self.entries[at] = (record, replace(entry, sample_id=f"{path.stem}-{entry.sample_id}"))
             elif isinstance(entry, Sample):
                 if path in clashing:
                     entry = replace(entry, id=f"{path.stem}-{entry.id}")
-                    self.entries[at] = (path, entry, place)
-                first = seen.setdefault(entry.id, place)
-                if first != place:
-                    raise RequestError(f"{place}: id: {entry.id!r} is the id of {first} too; rename one of the files or its ids")
+                    self.entries[at] = (record, entry)
+                first = seen.setdefault(entry.id, record.place)
+                if first != record.place:
+                    raise RequestError(f"{record.place}: id: {entry.id!r} is the id of {first} too; rename one of the files or its ids")
         names = ", ".join(sorted(path.name for path in clashing))
         return (f"{names} share ids: each id has its file's name in front, for example {next(iter(seen))!r}",)
 

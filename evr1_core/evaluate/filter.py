@@ -138,11 +138,11 @@ def write_kept(output: Path, files: Sequence[Path], rows: Rows, kept: Mapping[st
     With `trajectories` the column `offline_output` holds the answers that passed, for mix-policy. Raises RequestError
     for a column that JSON lines can't hold.
     """
-    by_place = {place: kept[name] for name, place in rows.places.items() if name in kept}
+    by_number = {rows.numbers[name]: rate for name, rate in kept.items()}
     lines: list[str] = []
     for file in files:
-        for record in read_records(Path(file).expanduser()):
-            rate = by_place.get(record.place)
+        for record in read_records(file):
+            rate = by_number.get((record.file, record.number))
             if rate is None:
                 continue
             values = dict(record.values)
