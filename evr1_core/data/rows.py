@@ -104,11 +104,12 @@ class _Reader:
             if record.fault:
                 raise FieldFault("", "unreadable_row", record.fault)
             sample = self._sample(record)
-            first = self.lines.setdefault((record.file, sample.id), record)
+            row = replace(record, values={})
+            first = self.lines.setdefault((row.file, sample.id), row)
             if first.number != record.number:
                 where = first.place if first.place != record.place else f"row {first.number}"
                 raise FieldFault("id", "duplicate_id", f"{sample.id!r} is the id of {where} too; give every row its own, or none at all")
-            self.entries.append((replace(record, values={}), sample))
+            self.entries.append((row, sample))
         except FieldFault as fault:
             self.faults.append(f"{record.place}: {fault}")
             try:
