@@ -180,12 +180,14 @@ class Algorithm:
     def assess(self, batch: RewardBatch) -> Credit:
         """As `credit`, with what the advantages were made of.
 
-        Raises Evr1Error, naming rows, for rewards that are infinite and advantages that are not numbers.
+        Raises Evr1Error, naming rows, for rewards that are infinite and advantages that are not numbers, ValueError for a wrong shape.
         """
         _require("rewards", batch.rewards.isinf())
         found = self.advantage(batch, self.advantage_options)
         made = found if isinstance(found, Credit) else Credit(found)
         advantages = made.advantages
+        if advantages.shape not in (batch.rewards.shape, batch.mask.shape):
+            raise ValueError(f"algorithm {self.name!r}: advantages have the shape {tuple(advantages.shape)}, not [B] or [B, T]")
         if advantages.dim() == 1:
             advantages = advantages[:, None].expand(-1, batch.mask.shape[1])
         advantages = torch.where(batch.mask & ~batch.rewards.isnan()[:, None], advantages, torch.zeros_like(advantages))

@@ -42,8 +42,11 @@ def step_loss(algorithm: Algorithm, batch: TokenBatch, totals: Totals, meter: Me
     Shares of any split into micro-batches of whole answers add up to the same loss and gradient. The gradient outside the
     mask is exactly 0, whatever stands there. `meter` gets the numbers of the tokens, and the terms `policy_loss` and
     `kl_loss` of the share, whose sums are those of the step. `kl_coef` overrides the option (it may adapt).
-    Raises NonFiniteRows, naming rows.
+    Raises NonFiniteRows, naming rows, and ValueError for shapes that would be broadcast.
     """
+    for name in batch.__slots__:
+        if (found := getattr(batch, name)) is not None and found.shape != batch.logprobs.shape:
+            raise ValueError(f"{name} has the shape {tuple(found.shape)}, the log-probabilities {tuple(batch.logprobs.shape)}")
     weight = (algorithm.options.kl_coef if kl_coef is None else kl_coef) if algorithm.options.kl == "loss" else 0.0
     return _InBlocks.apply(batch.logprobs, algorithm, batch, totals, meter, weight)  # type: ignore[no-any-return]
 
@@ -83,6 +86,8 @@ def _block_loss(algorithm: Algorithm, part: TokenBatch, totals: Totals, meter: M
     """The equation at the top, on some rows."""
     options, mask = algorithm.options, part.mask
     found = algorithm.token_loss(part)
+    if found.values.shape != mask.shape:
+        raise ValueError(f"algorithm {algorithm.name!r}: the loss has the shape {tuple(found.values.shape)}, not {tuple(mask.shape)}")
     _require_finite("loss is", found.values, mask, start)
     values = found.values
     if options.tis != "off" and part.rollout_logprobs is not None:

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from evr1_algorithms.pieces import ClipOptions, GroupOptions, clipped, group_normalised, group_statistics, log_ratio, ratio, select
+from evr1_algorithms.pieces import ClipOptions, GroupOptions, clipped, group_normalised, group_statistics, ratio, select
 from evr1_core.train.algorithm import RewardBatch, TokenBatch, TokenLoss
 
 
@@ -45,7 +45,8 @@ def advantage(batch: RewardBatch, options: Options) -> Tensor:
 
 def loss(batch: TokenBatch, options: Options) -> TokenLoss:
     advantages = select(batch.advantages, batch.mask)
-    r = ratio(log_ratio(batch))
+    own_tokens = batch.mask if batch.offline is None else batch.mask & ~batch.offline
+    r = ratio(select(batch.logprobs - batch.old_logprobs, own_tokens))
     own = clipped(r, advantages, options) if options.on_policy_clip else TokenLoss(-advantages * r)
     if batch.offline is None:
         return own

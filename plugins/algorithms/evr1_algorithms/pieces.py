@@ -115,9 +115,8 @@ def select(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def log_ratio(batch: TokenBatch) -> Tensor:
-    """log pi - log pi_old, 0 outside the mask and on offline tokens, which have no old policy."""
-    own = batch.mask if batch.offline is None else batch.mask & ~batch.offline
-    return select(batch.logprobs - batch.old_logprobs, own)
+    """log pi - log pi_old, 0 outside the mask."""
+    return select(batch.logprobs - batch.old_logprobs, batch.mask)
 
 
 def ratio(difference: Tensor) -> Tensor:
