@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from evr1_core.plugins import resolve
 
-CALLS = 500
-"""The process is replaced after so many calls: libraries leak."""
+CALLS, LEAN = 500, 512 << 20
+"""After every so many calls a process that holds more memory than this is replaced: libraries leak."""
 _LOAD_SECONDS = 60.0
 _MAX_REPLY = 64 << 20
 _BOOT = "import sys; sys.path[:] = {path!r}; from evr1_core.scoring.helper import serve; serve({fd}, {target!r}, {seconds}, {memory})"
@@ -90,11 +91,17 @@ class Helper:
         self._process = self._connection = None
 
     def _ready(self) -> Connection:
-        if self._connection is None or self._owner != os.getpid() or self._calls >= CALLS:
+        if self._connection is None or self._owner != os.getpid() or self._has_leaked():
             self.close()
             self._start()
         assert self._connection is not None
         return self._connection
+
+    def _has_leaked(self) -> bool:
+        if self._calls < CALLS or self._process is None:
+            return False
+        self._calls = 0
+        return resident_bytes(self._process.pid) > LEAN
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -116,6 +123,15 @@ class Helper:
         if first[:1] != _READY:
             self.close()
             raise ImportError(first[1:].decode() or f"{self.target} did not load")
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds; 0 when it has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * resource.getpagesize()
 
 
 def serve(fd: int, target: str, seconds: float, memory: int) -> None:

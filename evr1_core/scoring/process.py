@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import select
 import signal
 import socket
@@ -15,9 +14,9 @@ import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+from evr1_core.scoring.helper import resident_bytes
 from evr1_core.scoring.worker import Setup
 
 _BOOT = "import sys; sys.path[:] = {path!r}; from evr1_core.scoring.worker import main; main({fd})"
@@ -65,11 +64,7 @@ class WorkerProcess:
 
     def resident_bytes(self) -> int:
         """Memory that it holds; 0 when it has ended."""
-        try:
-            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(pages) * resource.getpagesize()
+        return resident_bytes(self._process.pid)
 
     def send(self, message: Any) -> None:
         try:

@@ -11,6 +11,7 @@ import json
 import re
 import resource
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from evr1_core.scoring import InvalidGold, ScoringFailed
@@ -46,7 +47,13 @@ def equal(golds: Sequence[str], said: str) -> bool:
 
     Raises ScoringFailed (`timeout`, `memory`, `crash`, `too_expensive`), InvalidGold (`too_expensive`).
     """
-    request = {"golds": [to_latex(gold) for gold in golds], "said": to_latex(said)}
+    return _ask(tuple(to_latex(gold) for gold in golds), to_latex(said))
+
+
+@lru_cache(maxsize=4096)
+def _ask(golds: tuple[str, ...], said: str) -> bool:
+    """Answers of a group are often the same."""
+    request = {"golds": golds, "said": said}
     try:
         reply = _process(json.dumps(request).encode())
     except Exceeded as bound:
