@@ -10,7 +10,7 @@ these three arrows and nothing of what stands behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,14 @@ from evr1_core.config.load import check_algorithm_options
 from evr1_core.config.models import AlgorithmSection
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.train.options import AlgorithmOptions
+
+
+class NonFiniteAnswers(Evr1Error):
+    """Rewards or advantages that are not numbers. `rows` of the step hold them."""
+
+    def __init__(self, what: str, rows: Sequence[int]) -> None:
+        self.what, self.rows = what, tuple(rows)
+        super().__init__(f"{what} are not finite for {len(rows)} answers of the step: rows {', '.join(map(str, rows[:20]))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +223,7 @@ class Algorithm:
 def _require(what: str, wrong: Tensor) -> None:
     if bool(wrong.any()):
         rows = wrong.nonzero()[:, 0].tolist()
-        raise Evr1Error(f"{what} are not finite for {len(rows)} answers of the step: rows {', '.join(map(str, rows[:20]))}")
+        raise NonFiniteAnswers(what, rows)
 
 
 def build_algorithm(section: AlgorithmSection, origins: Mapping[str, str] | None = None) -> Algorithm:

@@ -14,11 +14,23 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from evr1_core.config.models import RewardSection
+from evr1_core.errors import Evr1Error
 from evr1_core.policy.forward import Row, as_rectangle
 from evr1_core.scoring.score import evaluation_accuracy, rollout_value
 from evr1_core.train import kl
-from evr1_core.train.algorithm import Algorithm, RewardBatch
+from evr1_core.train.algorithm import Algorithm, NonFiniteAnswers, RewardBatch
 from evr1_core.types import Group, Rollout
+
+
+class NonFinite(Evr1Error):
+    """A reward, loss or gradient that is not a number: this update was not made, the last checkpoint is good."""
+
+    def __init__(self, what: str, sample_ids: Sequence[str]) -> None:
+        self.what, self.sample_ids = what, tuple(dict.fromkeys(sample_ids))
+        super().__init__(
+            f"{what} not finite for samples {', '.join(self.sample_ids)[:400]}; this update was not made and the last checkpoint is good. "
+            "A lower train.lr, a smaller train.max_grad_norm or model.dtype=float32 usually cures it"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +84,10 @@ def drawn_before(groups: Sequence[Group]) -> tuple[Tensor | None, ...]:
 
 
 def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection, known: Known | None = None) -> TrainBatch:
-    """Advantages for every token of every answer; with KL in the reward `known` must hold all old and reference log-probabilities."""
+    """Advantages for every token of every answer; with KL in the reward `known` must hold all old and reference log-probabilities.
+
+    Raises NonFinite for rewards and advantages that are not numbers.
+    """
     answers = [(index, group, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
     rollouts = [rollout for _, _, rollout in answers]
     tokens = [rollout.completion.token_ids for rollout in rollouts]
@@ -98,11 +113,16 @@ def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection
         problem_types=tuple(group.sample.problem_type for _, group, _ in answers),
         data_types=tuple(group.sample.data_type for _, group, _ in answers),
     )
+    sample_ids = tuple(group.sample.id for _, group, _ in answers)
+    try:
+        advantages = algorithm.credit(batch)
+    except NonFiniteAnswers as error:
+        raise NonFinite(f"{error.what} are", [sample_ids[row] for row in error.rows]) from error
     return TrainBatch(
         rows=tuple(rows_of(groups)),
-        sample_ids=tuple(group.sample.id for _, group, _ in answers),
+        sample_ids=sample_ids,
         mask=batch.mask,
-        advantages=algorithm.credit(batch),
+        advantages=advantages,
         rollout_logprobs=as_rectangle(
             [list(one.completion.logprobs) or [math.nan] * len(one.completion.token_ids) for one in rollouts], math.nan, torch.float32
         ),

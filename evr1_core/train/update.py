@@ -14,18 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from evr1_core.errors import Evr1Error
 from evr1_core.policy.forward import Row
 from evr1_core.policy.policy import Policy
 from evr1_core.train.algorithm import Algorithm, TokenBatch, Totals
-from evr1_core.train.batch import TrainBatch
+from evr1_core.train.batch import NonFinite, TrainBatch
 from evr1_core.train.kl import estimate
 from evr1_core.train.meter import Meter
 from evr1_core.train.objective import NonFiniteRows, step_loss
-
-
-class NonFinite(Evr1Error):
-    """A loss or gradient that is not a number: this update was not made, the last checkpoint is good."""
 
 
 def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str, float]:
@@ -54,7 +49,7 @@ def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str,
         for name, value in policy.step().items():
             stepped[name].append(value)
         if not math.isfinite(stepped["policy/grad_norm"][-1]):
-            raise NonFinite(_not_finite("gradient norm is", [batch.sample_ids[i] for i in indices]))
+            raise NonFinite("gradient norm is", [batch.sample_ids[i] for i in indices])
     metrics = {name if "/" in name else f"policy/{name}": value for name, value in meter.summary().items()}
     for name in ("policy/loss", "policy/policy_loss", "policy/kl_loss"):  # a sum over the shares of each mini-batch
         if name in metrics or name == "policy/loss":
@@ -119,7 +114,7 @@ def _accumulate(
     try:
         loss = step_loss(algorithm, tokens, totals, meter, batch.known.kl_coef)
     except NonFiniteRows as error:
-        raise NonFinite(_not_finite(error.what, [batch.sample_ids[indices[row]] for row in error.rows])) from error
+        raise NonFinite(error.what, [batch.sample_ids[indices[row]] for row in error.rows]) from error
     loss.backward()
     meter.total("loss", loss)
     own = mask & ~offline
@@ -161,11 +156,3 @@ def mismatch(trainer: Tensor, rollout: Tensor) -> dict[str, Tensor]:
     estimate of KL(rollout || trainer)."""
     difference = trainer - rollout
     return {"mismatch": difference.abs(), "mismatch_kl": difference.clamp(-20, 20).exp() - 1 - difference}
-
-
-def _not_finite(what: str, sample_ids: Sequence[str]) -> str:
-    shown = ", ".join(dict.fromkeys(sample_ids))
-    return (
-        f"{what} not finite for samples {shown[:400]}; this update was not made and the last checkpoint is good. "
-        "A lower train.lr, a smaller train.max_grad_norm or model.dtype=float32 usually cures it"
-    )

@@ -15,11 +15,11 @@ from evr1_core.config.models import AlgorithmSection, ModelSection, RewardSectio
 from evr1_core.policy.policy import Policy
 from evr1_core.policy.reference import Reference
 from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, TokenLoss, build_algorithm
-from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
+from evr1_core.train.batch import Known, NonFinite, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.kl import Coefficient
 from evr1_core.train.options import AlgorithmOptions
 from evr1_core.train.surplus import Surplus
-from evr1_core.train.update import NonFinite, old_logprobs, update
+from evr1_core.train.update import old_logprobs, update
 from evr1_core.types import Completion, Group, Rollout, Score
 from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, make_prompt
@@ -286,3 +286,11 @@ def test_a_gradient_that_is_no_number_changes_nothing(adapter: Qwen3VL, groups: 
     with pytest.raises(NonFinite, match="gradient norm is not finite for samples text, image, video"):
         update(one, credit(groups, chosen, REWARDS), chosen)
     assert all(torch.equal(a, b) for a, b in zip(before, one.model.parameters(), strict=True))
+
+
+def test_advantages_that_are_no_numbers_name_the_samples(groups: list[Group]) -> None:
+    def broken(batch: RewardBatch, options: Any) -> torch.Tensor:
+        return torch.where(batch.groups == 1, math.nan, batch.rewards)
+
+    with pytest.raises(NonFinite, match="advantages are not finite for samples image;"):
+        credit(groups, replace(algorithm(), advantage=broken), REWARDS)
