@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ from evr1_core.train.selection import HIGH, LOW, informative
 
 OPTIONS = {"agg": "aggregation", "norm_len": "norm_length", "kl_type": "kl_estimator", "tis_mode": "tis"}
 """Hyper-parameter of a case -> option, where the names differ."""
+UNBOUNDED = {"clip_low": 1.0, "clip_high": 1e30, "ratio_min": 0.0, "ratio_max": 1e30}
+"""What null means where an option must be a number."""
 HANDLED = {
     *("loss_type", "kl_reward_coef", "kl_reward_type", "reward_keys", "reward_weights", "value_clip", "value_loss_coef"),
     *("overlong_shaping", "overlong_filter", "overlong_l_max", "overlong_l_cache", "overlong_penalty_factor"),
@@ -65,9 +67,14 @@ def tensor(values: Any, dtype: torch.dtype) -> Tensor:
 
 def loss_options(case: Case) -> AlgorithmOptions:
     """Those that go with any algorithm, unchecked: a case may ask for what a configuration refuses."""
-    given = {OPTIONS.get(key, key): value for key, value in case.hparams.items()}
-    known = {key: value for key, value in given.items() if key in AlgorithmOptions.model_fields and value is not None}
-    return AlgorithmOptions.model_validate({}).model_copy(update=known)
+    return AlgorithmOptions.model_validate({}).model_copy(update=_given(AlgorithmOptions, case))
+
+
+def _given(model: type[AlgorithmOptions], case: Case) -> dict[str, Any]:
+    """The hyper-parameters that a model knows, under its names. Null is no bound; where it says that something is off, it is left out."""
+    found = {OPTIONS.get(key, key): UNBOUNDED.get(key) if value is None else value for key, value in case.hparams.items()}
+    fields = {key: model.model_fields[key] for key in found if key in model.model_fields}
+    return {key: found[key] for key, field in fields.items() if found[key] is not None or type(None) in get_args(field.annotation)}
 
 
 def algorithm_outputs(case: Case, dtype: torch.dtype) -> dict[str, Any]:
@@ -127,12 +134,11 @@ def _of_loss(known: Mapping[str, AlgorithmSpec], kind: str) -> AlgorithmSpec | N
 
 
 def _options(model: Any, case: Case) -> Any:
-    """Of one half, as a configuration would give them; null is left out where the option can't be null."""
-    given = {OPTIONS.get(key, key): value for key, value in case.hparams.items()}
-    if "reward_keys" in given and "reward_weights" in model.model_fields:
-        given["reward_weights"] = dict(zip(given["reward_keys"], given["reward_weights"], strict=True))
-    own = {key: value for key, value in given.items() if key in model.model_fields and key not in AlgorithmOptions.model_fields}
-    return model(**{key: value for key, value in own.items() if value is not None or model.model_fields[key].default is not None})
+    """Of one half, as a configuration would give them."""
+    own = {key: value for key, value in _given(model, case).items() if key not in AlgorithmOptions.model_fields}
+    if "reward_keys" in case.hparams and "reward_weights" in model.model_fields:
+        own["reward_weights"] = dict(zip(case.hparams["reward_keys"], case.hparams["reward_weights"], strict=True))
+    return model(**own)
 
 
 def _one_step(case: Case, algorithm: Algorithm, inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def _block_loss(algorithm: Algorithm, part: TokenBatch, totals: Totals, meter: M
     for name, metric in general.items():
         if name not in found.metrics:
             meter.add(name, metric, own, spread=name == "ratio")
+    meter.add("advantage", part.advantages, mask, spread=True)
     for name, metric in found.metrics.items():
         meter.add(name, metric.detach(), mask, spread=name == "ratio")
     return loss

@@ -6,6 +6,7 @@ dropped and further prompts are drawn until the batch is full or the tries are u
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Literal
 
@@ -59,11 +60,14 @@ def keep(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSect
 
 
 def dead(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection) -> dict[str, float]:
-    """Shares of groups whose answers are all equally good: all of them, the all right and the all wrong ones."""
+    """Shares of groups whose answers are all equally good: all of them, the all right and the all wrong ones. And `spread`, the mean
+    standard deviation of the metric within a group."""
     values = [metric(group, options, rewards) for group in groups]
+    spreads = [statistics.stdev(found) for found in values if len(found) > 1]
     flat = [found[0] for found in values if len(found) > 1 and max(found) == min(found)]
     counts = {"dead": len(flat), "dead_right": sum(value >= HIGH for value in flat), "dead_wrong": sum(value <= LOW for value in flat)}
-    return {f"selection/{name}": count / max(1, len(groups)) for name, count in counts.items()}
+    shares = {f"selection/{name}": count / max(1, len(groups)) for name, count in counts.items()}
+    return {**shares, "selection/spread": sum(spreads) / max(1, len(spreads))}
 
 
 def explain_no_signal(groups: Sequence[Group], options: AlgorithmOptions, rewards: RewardSection, tries: int) -> str:

@@ -62,6 +62,7 @@ def test_a_part_alone_may_vary() -> None:
 def test_shares_of_dead_groups() -> None:
     groups = [group(right(1), right(1)), group(right(0), right(0)), group(right(1), right(0)), group(right(0.5), right(0.5)), group(BROKEN)]
     found = dead(groups, AlgorithmOptions(), REWARDS)
+    assert found.pop("selection/spread") == pytest.approx(0.5**0.5 / 4)
     assert found == {"selection/dead": 0.6, "selection/dead_right": 0.2, "selection/dead_wrong": 0.2}
     assert dead([], AlgorithmOptions(), REWARDS)["selection/dead"] == 0
 
