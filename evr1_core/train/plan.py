@@ -17,7 +17,7 @@ from evr1_core.rollout.engine import choose_engine
 from evr1_core.rollout.setup import choose_device, model_name, open_builder, open_store
 from evr1_core.train.algorithm import build_algorithm
 from evr1_core.train.planning import plan_ahead, plan_with_progress
-from evr1_core.train.run import open_held_out, open_order, open_rows, total_steps
+from evr1_core.train.run import check_options, open_held_out, open_order, open_rows, total_steps
 
 PLANNED_ROWS = 256
 """Rows that are looked at where `data.plan` is off, spread evenly over the data."""
@@ -35,6 +35,7 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
         raise RequestError(f"train.resume: no checkpoint at {config.train.resume}")
     rows = open_rows(config)
     open_held_out(config)
+    check_options(config, algorithm, rows)
     location = model_location(name)
     rows, lengths = prompt_tokens(config, location, rows)
     order = open_order(config, rows)

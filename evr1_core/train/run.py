@@ -109,6 +109,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     """Everything that `fit` needs. Fails on the first wrong request, before a weight is loaded."""
     algorithm = build_algorithm(config.algorithm, origins)
     rows, held_out = open_rows(config), open_held_out(config)
+    check_options(config, algorithm, rows)
     device = choose_device(config.model.device)
     seed_everything(config.seed)
     adapter = load_adapter(model_name(config))
@@ -194,27 +195,30 @@ def open_held_out(config: RunConfig) -> list[Sample]:
     return rows.samples
 
 
-def open_guidance(config: RunConfig, adapter: ModelAdapter, rows: Rows, record: Record) -> Guidance:
-    """Raises RequestError when trajectories are asked for and no row has one."""
-    guidance = Guidance(config.guidance, adapter, max_tokens=config.rollout.max_tokens, seed=config.seed, note=record.note)
-    have = sum(bool(sample.offline) for sample in rows.samples)
-    if guidance.active and not have:
+def check_options(config: RunConfig, algorithm: Algorithm, rows: Rows) -> None:
+    """Raises RequestError when trajectories are asked for and no row has one, and for an adaptive KL coefficient that could reach 0."""
+    if config.guidance.mode != "off" and not any(sample.offline for sample in rows.samples):
         raise RequestError(f"guidance.mode={config.guidance.mode}, but none of {len(rows.samples)} rows has a trajectory (offline_output)")
+    options, answers = algorithm.options, config.train.batch_size * config.rollout.n
+    if options.uses_reference and options.kl_target is not None and MAX_STEP * answers >= options.kl_horizon:
+        raise RequestError(
+            f"algorithm.kl_horizon={options.kl_horizon} is too short for {answers} answers a step: the coefficient could reach 0 at once; "
+            f"it must be above {MAX_STEP * answers:g}, and 10000 is usual"
+        )
+
+
+def open_guidance(config: RunConfig, adapter: ModelAdapter, rows: Rows, record: Record) -> Guidance:
+    """Mix-policy, and how many rows can take part in it."""
+    guidance = Guidance(config.guidance, adapter, max_tokens=config.rollout.max_tokens, seed=config.seed, note=record.note)
     if guidance.active:
-        record.note(f"{have} of {len(rows.samples)} rows have offline trajectories")
+        record.note(f"{sum(bool(sample.offline) for sample in rows.samples)} of {len(rows.samples)} rows have offline trajectories")
     return guidance
 
 
 def open_reference(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, device: str) -> Reference | None:
     """The starting model once more, where a KL penalty needs it."""
-    options, answers = algorithm.options, config.train.batch_size * config.rollout.n
-    if not options.uses_reference:
+    if not algorithm.options.uses_reference:
         return None
-    if options.kl_target is not None and MAX_STEP * answers >= options.kl_horizon:
-        raise RequestError(
-            f"algorithm.kl_horizon={options.kl_horizon} is too short for {answers} answers a step: the coefficient could reach 0 at once; "
-            f"it must be above {MAX_STEP * answers:g}, and 10000 is usual"
-        )
     wanted = config.model.reference_device
     where = device if wanted == "auto" else choose_device(wanted)
     return Reference(adapter, config.model, config.train, temperature=config.rollout.temperature, device=where)

@@ -453,6 +453,7 @@ def test_a_run_whose_prompts_are_all_excluded_says_why_it_stops(settings: list[s
         ("model.path=qwen3-vl-8bb", "qwen3-vl-8bb.*did you mean 'qwen3-vl-8b'"),
         ("rollout.engine=vlm", "no engine 'vlm'.*did you mean 'vllm'"),
         ("data.train=[missing.jsonl]", "missing.jsonl"),
+        ("guidance.mode=always", "none of 12 rows has a trajectory"),
     ],
 )
 def test_a_wrong_request_is_named(settings: list[str], override: str, message: str) -> None:
