@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,9 @@ Correction = Literal["off", "token_truncate", "token_mask", "seq_truncate", "seq
 
 class AlgorithmOptions(Section):
     """What the training loop itself reads of an algorithm's options."""
+
+    expects_trajectories: ClassVar[bool] = False
+    """The algorithm is another one without offline trajectories: a run that gives none is told so."""
 
     aggregation: Aggregation = "token-mean"
     """How per-token losses become one number; denominators are those of the whole optimizer step."""

@@ -122,7 +122,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     record = Record.open(config, origins or {}, command=command, total=total)
     builder.note = record.note
     note_rows(record, rows, planned, builder)
-    guidance = open_guidance(config, adapter, rows, record)
+    guidance = open_guidance(config, adapter, algorithm, rows, record)
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     for part, count in policy.frozen.items():
         record.note(f"frozen: {part}, {count:,} parameters")
@@ -207,11 +207,13 @@ def check_options(config: RunConfig, algorithm: Algorithm, rows: Rows) -> None:
         )
 
 
-def open_guidance(config: RunConfig, adapter: ModelAdapter, rows: Rows, record: Record) -> Guidance:
+def open_guidance(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, rows: Rows, record: Record) -> Guidance:
     """Mix-policy, and how many rows can take part in it."""
     guidance = Guidance(config.guidance, adapter, max_tokens=config.rollout.max_tokens, seed=config.seed, note=record.note)
     if guidance.active:
         record.note(f"{sum(bool(sample.offline) for sample in rows.samples)} of {len(rows.samples)} rows have offline trajectories")
+    elif getattr(algorithm.loss_options, "expects_trajectories", False):
+        record.warn(f"algorithm {algorithm.name} is made for offline trajectories, and guidance.mode is off: no group gets one")
     return guidance
 
 

@@ -11,7 +11,7 @@ number of answers). Deviation: known probabilities of the teacher are shaped too
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -23,6 +23,8 @@ from evr1_core.train.algorithm import RewardBatch, TokenBatch, TokenLoss
 
 class Options(GroupOptions, ClipOptions):
     """Options of LUFFY."""
+
+    expects_trajectories: ClassVar[bool] = True
 
     advantage_scope: Literal["union", "on_policy"] = "union"
     """Answers whose rewards give mean and std: all of the prompt, or the policy's own."""
