@@ -71,8 +71,12 @@ class RewardBatch:
 
         An answer without a trained token has no place for its reward; one without a reward (NaN) has 0 there.
         """
-        last = self.mask & (self.mask.flip(1).cumsum(dim=1).flip(1) == 1)
-        return torch.where(last, self.rewards.double().nan_to_num(0.0)[:, None], 0.0) - self._penalties()
+        found = self._penalties().neg_()
+        if not self.mask.numel():
+            return found
+        last = self.mask.shape[1] - 1 - self.mask.flip(1).byte().argmax(dim=1)
+        placed = torch.where(self.mask.any(dim=1), self.rewards.double().nan_to_num(0.0), 0.0)
+        return found.scatter_add_(1, last[:, None], placed[:, None])
 
     def _penalties(self) -> Tensor:
         if self.penalties is None:
@@ -198,8 +202,8 @@ class Algorithm:
             raise ValueError(f"algorithm {self.name!r}: advantages have the shape {tuple(advantages.shape)}, not [B] or [B, T]")
         if advantages.dim() == 1:
             advantages = advantages[:, None].expand(-1, batch.mask.shape[1])
-        advantages = torch.where(batch.mask & ~batch.rewards.isnan()[:, None], advantages, torch.zeros_like(advantages))
-        _require("advantages", ~advantages.isfinite().all(dim=1))
+        advantages = torch.where(batch.mask & ~batch.rewards.isnan()[:, None], advantages, 0.0)
+        _require("advantages", ~advantages.sum(dim=1).isfinite())
         return Credit(advantages, made.details)
 
     def token_loss(self, batch: TokenBatch) -> TokenLoss:

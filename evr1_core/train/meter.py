@@ -43,7 +43,7 @@ class Meter:
         return total / count if count else 0.0
 
     def summary(self) -> dict[str, float]:
-        """`name`, the mean; with a spread `name_min`, `name_max` and `name_ess` too.
+        """`name`, the mean; with a spread `name_min`, `name_max` and, where none is negative, `name_ess` too.
 
         ess is the effective sample size (sum r)^2 / (n sum r^2), a share of the tokens: 1 when all weigh the same.
         """
@@ -55,7 +55,9 @@ class Meter:
             found[name] = total / count
             if spread:
                 squares, low, high = spread
-                found |= {f"{name}_min": -low, f"{name}_max": high, f"{name}_ess": total**2 / (count * squares) if squares else 0.0}
+                found |= {f"{name}_min": -low, f"{name}_max": high}
+                if low <= 0:
+                    found[f"{name}_ess"] = total**2 / (count * squares) if squares else 0.0
         return found
 
     def _merge(self, name: str, found: Tensor) -> None:

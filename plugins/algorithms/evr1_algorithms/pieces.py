@@ -92,7 +92,7 @@ def whiten(values: Tensor, chosen: Tensor, eps: float, ddof: int = 1, *, eps_in_
         return torch.zeros_like(values, dtype=torch.float64)
     variance, mean = torch.var_mean(picked, correction=ddof)
     scale = (variance + eps).sqrt() if eps_in_root else variance.sqrt() + eps
-    return torch.where(chosen, (values.double() - mean) / scale, 0.0)
+    return (values.double() - mean).div_(scale).masked_fill_(~chosen, 0.0)
 
 
 def discounted(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
@@ -101,12 +101,12 @@ def discounted(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     Tokens outside the mask (a tool's output in the middle) are skipped: what comes after them is neither lost nor discounted.
     """
     if gamma == 1.0:
-        return torch.where(mask, rewards.flip(1).cumsum(dim=1).flip(1), 0.0)
+        return rewards.flip(1).cumsum_(dim=1).flip(1).masked_fill_(~mask, 0.0)
     found, carry = torch.zeros_like(rewards), torch.zeros_like(rewards[:, 0])
     for step in reversed(range(rewards.shape[1])):
         carry = torch.where(mask[:, step], rewards[:, step] + gamma * carry, carry)
         found[:, step] = carry
-    return torch.where(mask, found, 0.0)
+    return found.masked_fill_(~mask, 0.0)
 
 
 def select(values: Tensor, mask: Tensor) -> Tensor:
