@@ -90,9 +90,9 @@ class Run:
         self.policy.load_tensors(tensors, steps=state["updates"])
         self.order.load_state_dict(state["order"])
         self.algorithm.load_state_dict(state["algorithm"])
-        self.kl.load_state_dict(state["kl"])
+        self.kl.load_state_dict(state.get("kl", {}))
         if self.algorithm.options.surplus == "keep":
-            self.surplus.load_state_dict(state["surplus"], tensors.get("surplus", {}), self.order.samples)
+            self.surplus.load_state_dict(state.get("surplus", []), tensors.get("surplus", {}), self.order.samples)
         self.engine.load_weights(self.policy.weights(), version=state["weight_version"])
         set_random_state(state["random"])
         self.record.note(f"resumed from {path} after step {state['step']}")

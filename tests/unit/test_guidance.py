@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from evr1_core.config.models import GuidanceSection
+from evr1_core.config.models import GuidanceSection, RunConfig
 from evr1_core.errors import Evr1Error
 from evr1_core.record.metrics import group_metrics
 from evr1_core.record.rollouts import rollout_rows
@@ -108,6 +109,12 @@ def test_trajectories_take_turns_and_refused_ones_are_named_once(adapter: Qwen3V
     assert one.counters() == {"candidates": 5, "refused": 2}
     resumed, _ = guidance(adapter)
     assert resumed.candidates(prompts, 3)[0].text == texts[3], "nothing is remembered"
+
+
+def test_a_group_needs_an_own_answer() -> None:
+    with pytest.raises(ValidationError, match=r"guidance.mode always needs an answer of the policy .*rollout.n=2 or more"):
+        RunConfig.model_validate({"guidance": {"mode": "always"}, "rollout": {"n": 1}})
+    RunConfig.model_validate({"rollout": {"n": 1}})
 
 
 def test_off_looks_at_nothing(adapter: Qwen3VL) -> None:
