@@ -3,8 +3,9 @@
     python bench/algorithms.py [--answers 512] [--tokens 4096] [--share 64] [--json out.json]
 
 The loss (with KL to a reference and importance correction) is taken with its gradient, in float32, and once for every algorithm. The
-model does a share of the tokens, in answers of the same length, and its time is scaled up. Memory is what the allocator of torch held
-at most beyond what was there before, in matrices of answers x tokens in float32; the gradient itself is one of them.
+model does a share of the tokens, in answers of the same length, and its time is scaled up. Memory (held) is what the allocator of torch
+held at most beyond what was there before, in matrices of answers x tokens: float32 for the loss, of which the gradient is one, and
+float64 for the advantage, of which the result is one.
 """
 
 from __future__ import annotations
@@ -106,10 +107,8 @@ def main() -> None:
     torch.manual_seed(0)
     matrix = given.answers * given.tokens * 4
     model = model_seconds(given.answers, given.tokens, given.share)
-    print(
-        f"{given.answers} answers x {given.tokens} tokens; forward and backward of the tiny model, scaled from 1/{given.share}: {model:.1f} s"
-    )
-    print(f"{'algorithm':22} {'advantage s':>12} {'loss s':>8} {'of the model':>13} {'matrices held':>14}")
+    print(f"{given.answers} answers x {given.tokens} tokens; the tiny model takes {model:.1f} s (scaled from 1/{given.share})")
+    print(f"{'algorithm':22} {'advantage s':>12} {'held':>6} {'loss s':>8} {'held':>6} {'both, of the model':>20}")
     table: dict[str, dict[str, float]] = {}
     for name in (spec.name for spec in evr1_algorithms()):
         options = {"kl": "loss", "tis": "token_truncate", "norm_length": given.tokens, **({"advantage": "grpo"} if name == "ppo" else {})}
@@ -123,9 +122,10 @@ def main() -> None:
             batch.logprobs.grad = None
             step_loss(one, batch, totals, Meter()).backward()
 
-        spent, held = seconds(loss, 2), most_held(loss) / matrix
-        table[name] = {"advantage_s": credit, "loss_s": spent, "share_of_model": (credit + spent) / model, "matrices": held}
-        print(f"{name:22} {credit:12.3f} {spent:8.3f} {(credit + spent) / model:13.2%} {held:14.2f}")
+        spent, held, kept = seconds(loss, 2), most_held(loss) / matrix, most_held(lambda one=one, rewards=rewards: one.credit(rewards))
+        share, kept = (credit + spent) / model, kept / (2 * matrix)
+        table[name] = {"advantage_s": credit, "advantage_held": kept, "loss_s": spent, "loss_held": held, "share_of_model": share}
+        print(f"{name:22} {credit:12.3f} {kept:6.2f} {spent:8.3f} {held:6.2f} {share:20.2%}")
     if given.json:
         given.json.write_text(json.dumps({"model_s": model, "algorithms": table}, indent=1))
 
