@@ -37,7 +37,6 @@ HANDLED = {
 }
 """Hyper-parameters that this module turns into inputs of the algorithm."""
 DETAILS = {
-    "token_rewards": "token_rewards",
     "returns": "returns",
     "advantages_raw": "advantages_raw",
     "rewards_with_kl": "rewards_with_kl",
@@ -148,6 +147,7 @@ def _one_step(case: Case, algorithm: Algorithm, inputs: Mapping[str, Any], dtype
         advantages = torch.where(mask, tensor(inputs["advantages"], torch.float64), 0.0)
     else:
         batch, outputs = reward_batch(case, inputs, mask, dtype)
+        outputs["token_rewards"] = batch.token_rewards()
         credit = algorithm.advantage(batch, algorithm.advantage_options)
         credit = credit if isinstance(credit, Credit) else Credit(credit)
         outputs |= {DETAILS[name]: value for name, value in credit.details.items() if name in DETAILS}

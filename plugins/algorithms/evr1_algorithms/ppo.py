@@ -45,7 +45,7 @@ def advantage(batch: RewardBatch, options: Options) -> Credit:
     found = gae(rewards, values, batch.mask, options.gamma, options.lam)
     scored = batch.mask & ~batch.rewards.isnan()[:, None]
     made = whiten(found, scored, options.whiten_eps, options.whiten_ddof) if options.whiten_advantages else torch.where(scored, found, 0.0)
-    return Credit(made, {"token_rewards": rewards, "advantages_raw": found, "returns": found + values})
+    return Credit(made, {"advantages_raw": found, "returns": found + values})
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:

@@ -37,10 +37,9 @@ class Options(WhitenOptions):
 
 def advantage(batch: RewardBatch, options: Options) -> Credit:
     scored = batch.mask & ~batch.rewards.isnan()[:, None]
-    rewards = batch.token_rewards()
-    returns = discounted(rewards, batch.mask, options.gamma)
+    returns = discounted(batch.token_rewards(), batch.mask, options.gamma)
     made = whiten(returns, scored, options.whiten_eps, options.whiten_ddof)
-    return Credit(made, {"token_rewards": rewards, "returns": returns})
+    return Credit(made, {"returns": returns})
 
 
 loss = ppo.loss

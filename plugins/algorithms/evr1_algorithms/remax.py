@@ -10,7 +10,6 @@ baseline failed to be scored gets 0.
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
 
 from evr1_algorithms import ppo
@@ -31,11 +30,10 @@ class Options(ClipOptions):
 def advantage(batch: RewardBatch, options: Options) -> Credit:
     if batch.baselines is None:
         raise RequestError("remax needs the value of a greedy answer per prompt: leave algorithm.greedy_baseline on")
-    rewards = batch.token_rewards()
-    returns = discounted(rewards, batch.mask, options.gamma)
+    returns = discounted(batch.token_rewards(), batch.mask, options.gamma)
     known = ~(batch.rewards.isnan() | batch.baselines.isnan())
-    made = torch.where(batch.mask & known[:, None], returns - batch.baselines.double()[:, None], 0.0)
-    return Credit(made, {"token_rewards": rewards, "returns": returns})
+    made = (returns - batch.baselines.double()[:, None]).masked_fill_(~(batch.mask & known[:, None]), 0.0)
+    return Credit(made, {"returns": returns})
 
 
 loss = ppo.loss
