@@ -52,7 +52,7 @@ def advantage(batch: RewardBatch, options: Options) -> Credit:
             weight * group_normalised(parts[name], batch.groups, options.eps, ddof=options.ddof)
             for name, weight in options.reward_weights.items()
         ),
-        torch.zeros(len(batch.groups), dtype=torch.float64),
+        torch.zeros(len(batch.groups), dtype=torch.float64, device=batch.groups.device),
     )
     return Credit(_over_the_step(added, known, batch, options), {"pre_norm": added})
 
