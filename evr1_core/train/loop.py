@@ -19,7 +19,7 @@ from evr1_core.scoring.score import cause, rollout_value
 from evr1_core.train import selection
 from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.run import Run
-from evr1_core.train.update import mismatch, old_logprobs, update
+from evr1_core.train.update import in_mini_batches, mismatch, old_logprobs, update
 from evr1_core.types import Completion, Group, Prompt, Rollout, Sampling
 
 Validate = Callable[[Run, int], dict[str, float]]
@@ -170,7 +170,7 @@ def logprobs_before(run: Run, record: StepRecord, groups: Sequence[Group]) -> Kn
         with record.time("old"):
             old = old_logprobs(run.policy, rows, old)
     with record.time("reference"):
-        return Known(old, tuple(run.reference.logprobs(rows)), run.kl.value)
+        return Known(old, in_mini_batches(rows, run.config.train.mini_batches, run.reference.logprobs), run.kl.value)
 
 
 def without_features(group: Group) -> Group:

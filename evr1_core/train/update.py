@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -76,6 +76,11 @@ def old_logprobs(policy: Policy, rows: Sequence[Row], known: Sequence[Tensor | N
             part = [one if mine is None else mine for mine, one in zip(part, fresh, strict=True)]
         found += [one for one in part if one is not None]
     return tuple(found)
+
+
+def in_mini_batches(rows: Sequence[Row], parts: int, logprobs: Callable[[Sequence[Row]], Sequence[Tensor]]) -> tuple[Tensor, ...]:
+    """`logprobs` of every answer, computed mini-batch by mini-batch as the update does: equal weights then give equal bits."""
+    return tuple(one for indices in _mini_batches(len(rows), parts) for one in logprobs([rows[i] for i in indices]))
 
 
 def _mini_batches(count: int, parts: int) -> list[list[int]]:

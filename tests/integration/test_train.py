@@ -17,6 +17,7 @@ from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.policy import Policy
 from evr1_core.record.record import StepRecord
 from evr1_core.train import loop
+from evr1_core.train.batch import NonFinite
 from evr1_core.train.checkpoint import CheckpointError
 from evr1_core.train.run import Run, open_run
 from evr1_core.train.selection import NoSignal
@@ -354,6 +355,24 @@ def test_data_that_is_used_up_ends_the_run_for_good(settings: list[str]) -> None
     assert "the data is used up after step 2" in (run / "events.log").read_text()
     with pytest.raises(RequestError, match="has drawn all its data in 2 steps: raise train.epochs"):
         train(settings, *more)
+
+
+def test_a_gradient_that_is_no_number_ends_the_run_after_its_last_good_step(
+    settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poisoned(self: Policy, rows: Any) -> torch.Tensor:
+        found = forward(self, rows)
+        return found * float("nan") if self.steps == 2 and found.requires_grad else found
+
+    forward = Policy.logprobs
+    with monkeypatch.context() as patch, pytest.raises(NonFinite, match="log-probabilities are not finite for samples q"):
+        patch.setattr(Policy, "logprobs", poisoned)
+        train(settings)
+    run = run_of(settings)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
+    assert "error step 3: stopped in update: NonFinite" in (run / "events.log").read_text()
+    assert {row["step"] for row in lines(run / "rollouts.jsonl")} == {1, 2, 3}, "its answers may explain it"
+    assert [row["step"] for row in lines(train(settings) / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
 def test_disk_full_while_saving_keeps_the_last_checkpoint(

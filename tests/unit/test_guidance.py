@@ -181,3 +181,19 @@ def test_a_waiting_group_whose_prompt_has_changed_is_an_error() -> None:
     _, surplus = waiting()
     with pytest.raises(Evr1Error, match=r"'a': its prompt is not the one .*\(3 tokens then, 1 now\).*algorithm.surplus=drop"):
         surplus.take(lambda samples: ([Prompt(sample, (), "", (1,)) for sample in samples], []))
+
+
+def test_the_policy_is_measured_by_its_own_answers_and_by_source() -> None:
+    sample = replace(prompt("red").sample, source="holmes")
+    given = replace(rollout(RIGHT), provenance="offline")
+    group = Group(replace(prompt(), sample=sample), (rollout(WRONG), given), replace(rollout(RIGHT), provenance="greedy"))
+    found = group_metrics([group, Group(prompt(), (rollout(RIGHT), rollout(LOST)))])
+    assert found["reward/accuracy"] == found["accuracy/multiple-choice"] == found["value/multiple-choice"] == 0.5
+    assert found["source_accuracy/holmes"] == found["source_value/holmes"] == 0 and found["rollout/answers"] == 3
+    assert found["baseline/value"] == found["baseline/accuracy"] == 1 and found["score/failed"] == 1 / 3
+    rows = list(rollout_rows(1, [group], [True], [0.5, -0.5]))
+    assert [(row["provenance"], row["kept"], row["advantage"]) for row in rows] == [
+        ("policy", True, 0.5),
+        ("offline", True, -0.5),
+        ("greedy", False, None),
+    ]

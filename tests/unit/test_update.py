@@ -19,7 +19,7 @@ from evr1_core.train.batch import Known, NonFinite, TrainBatch, credit, drawn_be
 from evr1_core.train.kl import Coefficient
 from evr1_core.train.options import AlgorithmOptions
 from evr1_core.train.surplus import Surplus
-from evr1_core.train.update import old_logprobs, update
+from evr1_core.train.update import in_mini_batches, old_logprobs, update
 from evr1_core.types import Completion, Group, Rollout, Score
 from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, make_prompt
@@ -186,7 +186,7 @@ def test_answers_of_an_earlier_step_keep_their_old_probabilities(
 def kl_batch(groups: list[Group], chosen: Algorithm, one: Policy, reference: Reference, coef: float = 0.5) -> TrainBatch:
     rows = rows_of(groups)
     old = old_logprobs(one, rows, drawn_before(groups)) if chosen.options.kl == "reward" else drawn_before(groups)
-    return credit(groups, chosen, REWARDS, Known(old, tuple(reference.logprobs(rows)), coef))
+    return credit(groups, chosen, REWARDS, Known(old, in_mini_batches(rows, one.section.mini_batches, reference.logprobs), coef))
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +200,8 @@ def test_the_first_step_has_no_divergence_the_next_one_has(adapter: Qwen3VL, gro
     """Policy and reference are one model at first: the same pass over the same split gives the same bits, so KL changes nothing."""
     chosen, plain = algorithm(kl=kl, kl_coef=0.5), algorithm()
     with_kl, without = policy(adapter), policy(adapter)
+    split = policy(adapter, mini_batches=3, lr=0)
+    assert update(split, kl_batch(groups, chosen, split, reference), chosen)["kl/reference"] == 0
     first = update(with_kl, kl_batch(groups, chosen, with_kl, reference), chosen)
     update(without, credit(groups, plain, REWARDS), plain)
     assert first["kl/reference"] == 0 and first["kl/coef"] == 0.5
