@@ -70,6 +70,9 @@ still there in the other: the scaler cuts off and rounds once, at the end."""
 _FLAGS = "bicubic+accurate_rnd+bitexact:param0=0:param1=0.5"
 """Bicubic with a = -0.5, widened by the scale where the picture shrinks (antialiased): the kernel of torch and Pillow."""
 
+_LEAST = 8
+"""Pixels below which a side is too short for the scaler's filter."""
+
 _scalers = threading.local()
 
 
@@ -93,6 +96,12 @@ def resize_rgb(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     tall, wide = picture.shape[:2]
     if (tall, wide) == (height, width):
         return picture
+    rows, columns = (math.ceil((_LEAST / side - 1) / 2) if side < _LEAST else 0 for side in (tall, wide))
+    if rows or columns:
+        # As far as the edge is repeated, it is repeated here: whole pictures, so that the grids of pixels still lie as they did.
+        around = ((rows * tall,) * 2, (columns * wide,) * 2, (0, 0))
+        large = resize_rgb(np.pad(picture, around, "edge"), (2 * rows + 1) * height, (2 * columns + 1) * width)
+        return large[rows * height : (rows + 1) * height, columns * width : (columns + 1) * width]
     source = av.VideoFrame(wide, tall, "yuv444p16le")
     for channel, plane in enumerate(source.planes):
         levels = _levels(plane, tall, wide)
