@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from evr1_core.errors import MediaError
 from evr1_core.media import resize
+from evr1_core.media.container import opened, packets
 from evr1_core.media.orientation import Orientation
-from evr1_core.media.probe import MediaInfo, opened
+from evr1_core.media.probe import MediaInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -249,12 +250,12 @@ class _Walk:
         """The packets from the first key frame on; None, which empties the decoder, where the file can't be read further."""
         import av.error
 
-        decode, packets = self.decode, self.container.demux(self.stream)
+        decode, source = self.decode, packets(self.container, self.stream)
         while True:
             if decode.until is not None and time.monotonic() > decode.until:
                 raise MediaError(decode.info.path, "timeout", "the decode did not end in time")
             try:
-                packet = next(packets, None)
+                packet = next(source, None)
             except av.error.MemoryError:
                 raise
             except av.error.FFmpegError:

@@ -18,8 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from evr1_core.errors import MediaError
-from evr1_core.media.container import opened
-from evr1_core.media.extent import missing_bytes
+from evr1_core.media.container import check_end, opened, packets
 from evr1_core.media.orientation import orientation
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ logger = logging.getLogger(__name__)
 _RAW = ("h264", "hevc", "m4v")
 _UNTIMED = ("avi", *_RAW)
 """Containers without presentation times: the times of their packets are in decode order, so frames are told apart by counting."""
+_STREAMED = ("mpegts", "mpeg")
+"""Containers that one may join at any moment; what a decoder needs comes again with each key frame, and packets before it don't decode."""
 _HEAD = 48
 """Packets that must agree with the header before it is believed; more than any reordering depth."""
 MAX_FRAMES = 5_000_000
@@ -142,24 +143,26 @@ def probe_video(path: str) -> MediaInfo:
             # The demuxer stamps a rate of its own on these; only the decoder reads the one in the stream.
             rate = stream.guessed_rate or rate
         grid = _indexed(stream, os.path.getsize(path))
-        given = _packets(path, container, stream)
-        packets = _table(islice(given, _HEAD) if grid else given)
-        clock = _clock(packets, stream.time_base, rate, container_name in _UNTIMED)
-        if scanned := grid is None or not _agrees(grid, clock.stamps, len(packets)):
+        given = _shown(path, container, stream)
+        table = _table(islice(given, _HEAD) if grid else given)
+        clock = _clock(table, stream.time_base, rate, container_name in _UNTIMED)
+        if scanned := grid is None or not _agrees(grid, clock.stamps, len(table)):
             import numpy as np
 
-            packets = np.concatenate([packets, _table(given)])
-            clock = _clock(packets, stream.time_base, rate, container_name in _UNTIMED)
-    if scanned and (missing := missing_bytes(path)):
-        raise MediaError(path, "damaged", f"the end of the file is missing: {missing} bytes that its headers promise (a stopped download?)")
+            table = np.concatenate([table, _table(given)])
+            clock = _clock(table, stream.time_base, rate, container_name in _UNTIMED)
+    if scanned:
+        check_end(path)
     if not len(clock.stamps):
         raise MediaError(path, "damaged", "the video stream holds no frames")
-    stamps, keys = clock.stamps, _keys(packets)
+    stamps, keys = clock.stamps, _keys(table)
     if grid is not None and not scanned:
         stamps, keys = grid.stamps(int(stamps[0])), grid.keys(int(stamps[0]))
     if int(stamps[-1]) - int(stamps[0]) >= 2**53:
         raise MediaError(path, "damaged", "its presentation times lie further apart than any clock can tell")
-    frame, aspect = first_frame(path)
+    frame, aspect, broken = first_frame(path)
+    if not clock.ordinal and (not broken or container_name in _STREAMED):
+        stamps = stamps[_leading(stamps, table, frame.pts) :]
     up, hdr = orientation(frame), _HDR.get(frame.color_trc, "")
     wide, tall = max(1, round(frame.width * aspect)), frame.height
     if up.swaps_sides:
@@ -167,7 +170,7 @@ def probe_video(path: str) -> MediaInfo:
     if hdr:
         _tell_of_hdr(path, hdr)
     exact = clock.counted or (grid is not None and not scanned)
-    fps, duration, constant = _rate(stamps, clock.time_base, rate, None if exact else _last_duration(packets))
+    fps, duration, constant = _rate(stamps, clock.time_base, rate, None if exact else _last_duration(table))
     return MediaInfo(
         path=path, kind="video", width=wide, height=tall, codec=codec, container=container_name, pixel_format=frame.format.name,
         rotation=up.rotation, mirrored=up.mirrored, sample_aspect=aspect, hdr=hdr, frames=len(stamps), fps=fps, duration=duration,
@@ -191,23 +194,26 @@ def _tell_of_hdr(path: str, hdr: str) -> None:
         logger.warning("%s has high dynamic range (%s): colours are used as stored, without tone mapping. Not said again.", path, hdr)
 
 
-def first_frame(path: str) -> tuple[Any, Fraction]:
-    """The first frame shown, and the aspect of its pixels: the only one that a probe decodes. It alone tells rotation and real size."""
+def first_frame(path: str) -> tuple[Any, Fraction, int]:
+    """The first frame shown, the aspect of its pixels, and how many packets before it were broken. It is the only one that a probe
+    decodes, and it alone tells rotation and real size."""
     import av.error
 
+    broken = 0
     with opened(path) as (container, stream):
         stream.thread_type = "NONE"
-        for packet in container.demux(stream):
+        for packet in packets(container, stream):
             try:
                 frames = packet.decode()
             except av.error.InvalidDataError:
                 # How much of the file is whole is for the decoder to say.
+                broken += 1
                 continue
             if frames:
                 _check_area(path, frames[0].width, frames[0].height)
                 # FFmpeg's rule: what the container says comes before what the codec says.
                 aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio
-                return frames[0], aspect if aspect and aspect > 0 else Fraction(1)
+                return frames[0], aspect if aspect and aspect > 0 else Fraction(1), broken
     raise MediaError(path, "damaged", "0 frames could be decoded")
 
 
@@ -251,23 +257,34 @@ def _indexed(stream: Any, size: int) -> _Grid | None:
     return None if entries[0].is_discard else _Grid(len(entries), step, tuple(keys))
 
 
-def _agrees(grid: _Grid, stamps: np.ndarray, packets: int) -> bool:
+def _agrees(grid: _Grid, stamps: np.ndarray, count: int) -> bool:
     """Whether the first packets lie on the grid. The last ones of the head may miss a neighbour that comes later in the file."""
     import numpy as np
 
-    if len(stamps) != packets:
+    if len(stamps) != count:
         return False
-    settled = stamps if packets >= grid.frames else stamps[: max(2, packets - 16)]
+    settled = stamps if count >= grid.frames else stamps[: max(2, count - 16)]
     return bool(np.all(np.diff(settled) == grid.step))
 
 
-def _packets(path: str, container: Any, stream: Any) -> Iterator[tuple[int, int, int, bool]]:
+def _leading(stamps: np.ndarray, table: np.ndarray, first: int | None) -> int:
+    """How many frames at the beginning no decoder can show, since what they refer to lies before the file: those of a recording that
+    begins between two key frames, or of a cut at an open group of pictures. `first` is the time of the first frame that came."""
+    import numpy as np
+
+    keyed = table["pts"][table["key"]]
+    if first is None or not len(keyed):
+        return 0
+    return int(np.searchsorted(stamps, min(first, int(keyed[0]))))
+
+
+def _shown(path: str, container: Any, stream: Any) -> Iterator[tuple[int, int, int, bool]]:
     """(pts, dts, duration, is a key frame) of every packet that is shown, in file order.
 
     Raises MediaError: damaged, when there are more of them than bytes in the file; unsupported, above `MAX_FRAMES`.
     """
     hidden_alt, size, count = stream.codec_context.name in ("vp8", "libvpx"), os.path.getsize(path), 0
-    for packet in container.demux(stream):
+    for packet in packets(container, stream):
         if not packet.size or packet.is_discard:
             continue
         # VP8 keeps reference pictures that are never shown in packets of their own; bit 4 of the first byte tells.
@@ -284,17 +301,17 @@ def _packets(path: str, container: Any, stream: Any) -> Iterator[tuple[int, int,
         )  # fmt: skip
 
 
-def _table(packets: Iterator[tuple[int, int, int, bool]]) -> np.ndarray:
+def _table(shown: Iterator[tuple[int, int, int, bool]]) -> np.ndarray:
     """Packets as an array with the fields pts, dts, duration and key: 25 bytes each, however many there are."""
     import numpy as np
 
-    return np.fromiter(packets, [("pts", "i8"), ("dts", "i8"), ("duration", "i8"), ("key", "?")])
+    return np.fromiter(shown, [("pts", "i8"), ("dts", "i8"), ("duration", "i8"), ("key", "?")])
 
 
-def _keys(packets: np.ndarray) -> np.ndarray:
+def _keys(table: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    return np.unique(packets["pts"][packets["key"] & (packets["pts"] != _UNKNOWN)])
+    return np.unique(table["pts"][table["key"] & (table["pts"] != _UNKNOWN)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,25 +325,25 @@ class _Clock:
     """Whether there are no times of any kind, and `time_base` is the length of a frame."""
 
 
-def _clock(packets: np.ndarray, time_base: Fraction, rate: Fraction | None, untimed: bool) -> _Clock:
-    """When the frames of `packets` are shown. Where the file gives no times at all, they follow each other at `rate`, else at 25 a
+def _clock(table: np.ndarray, time_base: Fraction, rate: Fraction | None, untimed: bool) -> _Clock:
+    """When the frames of the packets are shown. Where the file gives no times at all, they follow each other at `rate`, else at 25 a
     second, the rate FFmpeg assumes."""
     import numpy as np
 
-    if not untimed and not (packets["pts"] == _UNKNOWN).any():
-        return _Clock(np.unique(packets["pts"]), time_base, False)
-    given = np.unique(packets["dts"])
-    if len(given) == len(packets) and (not len(given) or given[0] != _UNKNOWN):
+    if not untimed and not (table["pts"] == _UNKNOWN).any():
+        return _Clock(np.unique(table["pts"]), time_base, False)
+    given = np.unique(table["dts"])
+    if len(given) == len(table) and (not len(given) or given[0] != _UNKNOWN):
         return _Clock(given, time_base, True)
-    return _Clock(np.arange(len(packets), dtype=np.int64), 1 / Fraction(rate or 25), True, True)
+    return _Clock(np.arange(len(table), dtype=np.int64), 1 / Fraction(rate or 25), True, True)
 
 
-def _last_duration(packets: np.ndarray) -> int:
+def _last_duration(table: np.ndarray) -> int:
     """Ticks that the frame shown last stays on screen, by its packet; 0 when unknown."""
     import numpy as np
 
-    times = np.where(packets["pts"] == _UNKNOWN, packets["dts"], packets["pts"])
-    return max(0, int(packets["duration"][np.argmax(times)]))
+    times = np.where(table["pts"] == _UNKNOWN, table["dts"], table["pts"])
+    return max(0, int(table["duration"][np.argmax(times)]))
 
 
 def _rate(stamps: np.ndarray, time_base: Fraction, average: Fraction | None, last: int | None) -> tuple[float, float, bool]:

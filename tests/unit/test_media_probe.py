@@ -25,6 +25,8 @@ from PIL import Image
 
 from evr1_core.errors import MediaError
 from evr1_core.media import probe as probe_module
+from evr1_core.media.container import packets
+from evr1_core.media.decode import decode_video
 from evr1_core.media.extent import missing_bytes
 from evr1_core.media.image import decode_image
 from evr1_core.media.orientation import Orientation, from_matrix, orientation
@@ -52,7 +54,7 @@ def test_all_eight_orientations(tmp_path: Path, name: str, up: Orientation) -> N
     path = write_clip(tmp_path / name, 2, paint=lambda _: stored(up), prepare=lambda stream: shown(stream, up))
     info = probe(path)
     assert (info.width, info.height, info.rotation, info.mirrored) == (64, 48, up.rotation, up.mirrored)
-    frame, _ = first_frame(path)
+    frame, *_ = first_frame(path)
     picture = orientation(frame).upright(frame.to_ndarray(format="rgb24")).astype(int)
     for y, x in ((5, 5), (5, 58), (42, 5), (42, 58)):
         assert np.abs(picture[y, x] - corners(0)[y, x]).max() < 60, (y, x)
@@ -205,7 +207,7 @@ def test_frames_before_the_first_one_shown(tmp_path: Path, hidden: int, bframes:
     source = write_clip(tmp_path / "source.mp4", 40, options={"bf": bframes})
     path = cut_copy(source, tmp_path / "cut.mp4", Fraction(hidden, 10))
     info = probe(path)
-    frame, _ = first_frame(path)
+    frame, *_ = first_frame(path)
     assert info.frames == 40 - hidden and info.times()[0] == 0 and info.fps == pytest.approx(10)
     assert abs(int(frame.to_ndarray(format="rgb24")[20, 20, 0]) - 6 * hidden) < 4
 
@@ -285,10 +287,10 @@ def test_the_scan_ends_at_more_packets_than_bytes(tmp_path: Path, monkeypatch: p
     stream = SimpleNamespace(codec_context=SimpleNamespace(name="h264"))
     (tmp_path / "x").write_bytes(bytes(1000))
     with pytest.raises(MediaError, match=r"damaged: its index names more frames than the file has bytes \(1000\)"):
-        list(probe_module._packets(str(tmp_path / "x"), endless, stream))
+        list(probe_module._shown(str(tmp_path / "x"), endless, stream))
     monkeypatch.setattr(probe_module, "MAX_FRAMES", 100)
     with pytest.raises(MediaError, match="unsupported: more than 100 frames"):
-        list(probe_module._packets(str(tmp_path / "x"), endless, stream))
+        list(probe_module._shown(str(tmp_path / "x"), endless, stream))
 
 
 def test_too_many_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,3 +395,73 @@ def test_an_avif_is_an_image_though_its_container_is_that_of_a_video(tmp_path: P
     assert np.abs(decode_image(tmp_path / "x.avif", 48, 64)[0, :, 20, 20].astype(int) - [200, 100, 50]).max() < 6
     with pytest.raises(MediaError, match=r"this is an image \(AVIF\)"):
         probe(tmp_path / "x.avif", "video")
+
+
+def remux(source: str, path: Path, first: int) -> str:
+    """The packets of `source` from number `first` on, with its clock beginning at 0."""
+    with av.open(source) as whole, av.open(str(path), "w") as cut:
+        stream = whole.streams.video[0]
+        copy = cut.add_stream_from_template(stream)
+        packets = [packet for packet in whole.demux(stream) if packet.size][first:]
+        begin = min(packet.pts for packet in packets if packet.pts is not None)
+        for packet in packets:
+            assert packet.pts is not None
+            packet.pts, packet.dts, packet.stream = packet.pts - begin, None if packet.dts is None else packet.dts - begin, copy
+            cut.mux(packet)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["x.mkv", "x.ts"])
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_recording_that_begins_inside_a_group_of_pictures(tmp_path: Path, name: str, late: int) -> None:
+    """What no decoder can show is no frame of the video: it begins with the first one that can be seen. The groups are open, so this also
+    holds for a cut at a key frame (`late` 0)."""
+    source = write_clip(tmp_path / "whole.mkv", 40, "mpeg2video", options={"g": "8", "bf": "2"}, prepare=twenty_five)
+    with av.open(source) as whole:
+        packets = [packet for packet in whole.demux(video=0) if packet.size]
+    keys = [at for at, packet in enumerate(packets) if packet.is_keyframe]
+    begin = keys[2] if late else keys[1]
+    left = sum((packet.pts or 0) >= (packets[begin].pts or 0) for packet in packets[begin:])
+    info = probe(remux(source, tmp_path / name, keys[1] + late))
+    assert (info.frames, info.constant, info.fps) == (left, True, 25.0) and info.duration == pytest.approx(left / 25)
+    whole_info = probe(source)
+    same = range(whole_info.frames - left, whole_info.frames)
+    cut = decode_video(info, range(left), 48, 64)
+    np.testing.assert_array_equal(cut, decode_video(whole_info, same, 48, 64))
+
+
+def twenty_five(stream: Any) -> None:
+    stream.codec_context.framerate, stream.codec_context.time_base = Fraction(25), Fraction(1, 25)
+
+
+@pytest.mark.parametrize("codec", ["mpeg2video", "libx264", "mpeg4"])
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_first_packet_that_is_damaged_is_no_late_beginning(tmp_path: Path, codec: str, kept: int) -> None:
+    path = Path(write_clip(tmp_path / "x.mkv", 40, codec, options={"g": "8", "bf": "0"}, prepare=twenty_five))
+    with av.open(str(path)) as container:
+        first = bytes(next(container.demux(video=0)))
+    path.write_bytes(path.read_bytes().replace(first, first[:kept].ljust(len(first), b"\xff")))
+    info = probe(str(path))
+    assert info.frames == 40
+    with pytest.raises(MediaError, match="of 40 frames could be decoded"):
+        decode_video(info, range(4), 48, 64)
+
+
+def test_a_cut_inside_the_index_is_damage(tmp_path: Path) -> None:
+    """MP4 with its index at the end, all of whose sample tables come before `udta`: the file isn't of a kind that can't be read."""
+    whole = Path(write_clip(tmp_path / "whole.mp4", 30)).read_bytes()
+    for length in range(whole.index(b"moov"), whole.index(b"stco"), 40):
+        (tmp_path / "cut.mp4").write_bytes(whole[:length])
+        with pytest.raises(MediaError) as caught:
+            probe(str(tmp_path / "cut.mp4"))
+        assert caught.value.code == "damaged", f"{length} of {len(whole)}: {caught.value}"
+
+
+def test_streams_that_appear_in_the_middle() -> None:
+    """The library fails on them after the last packet; the video has been read by then."""
+
+    def demux(_: Any) -> Any:
+        yield from range(3)
+        raise IndexError("list index out of range")
+
+    assert list(packets(SimpleNamespace(demux=demux), None)) == [0, 1, 2]
