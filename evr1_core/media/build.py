@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evr1_core.errors import MediaError
 from evr1_core.media.crew import Failure, Notify, Progress, Stop, each
 
 if TYPE_CHECKING:
@@ -96,10 +95,7 @@ def survey(
 
     def look(place: int) -> None:
         ref, budget = asked[place]
-        try:
-            key = keys[place] = store.key(ref, budget, factors)
-        except OSError as error:
-            raise MediaError(ref.path, "damaged", f"it can't be read to its end: {error.strerror or error}") from error
+        key = keys[place] = store.key(ref, budget, factors)
         if cache.holds(key):
             here.add(key)
 

@@ -60,10 +60,13 @@ class EntryWriter:
     """Writes one entry, frame by frame: memory holds one frame. Leaving it without `commit` discards what was written.
 
     `shape` is the plan [T, 3, H, W]; fewer frames than T may come. Raises OSError where the system refuses (disk full, no permission).
-    Any number of writers, on any number of hosts, may write the same key at a time: each has a file of its own, the last one stays.
+    Any number of writers, on any number of hosts, may write the same key at a time: each has a file of its own (`temporary`, a name by
+    `unfinished`), the last one stays.
     """
 
-    def __init__(self, directory: Path, key: str, shape: tuple[int, int, int, int], codec: Codec = "raw") -> None:
+    def __init__(
+        self, directory: Path, key: str, shape: tuple[int, int, int, int], codec: Codec = "raw", temporary: Path | None = None
+    ) -> None:  # fmt: skip
         if len(shape) != 4 or shape[1] != 3 or min(shape) < 1:
             raise ValueError(f"an entry holds [T, 3, H, W] frames, not {list(shape)}")
         self.path = entry_path(directory, key)
@@ -74,14 +77,14 @@ class EntryWriter:
         """Bytes of data after each frame."""
         self._crc = 0
         self._descriptor = -1
+        self._name = temporary or unfinished(self.path.parent)
         self._temporary: Path | None = None
 
     def __enter__(self) -> EntryWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = unfinished(self.path.parent)
         # 0o666 less the umask, so that a team can share a cache; tempfile would give 0o600.
-        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._temporary = temporary
+        self._descriptor = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._temporary = self._name
         os.lseek(self._descriptor, self._offset, os.SEEK_SET)
         return self
 
@@ -201,6 +204,17 @@ def frames_of(entry: Entry, data: np.ndarray, threads: int = 1) -> np.ndarray:
         return frames
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(len(frames))))
+    return frames
+
+
+def as_stored(frames: np.ndarray, codec: Codec) -> np.ndarray:
+    """uint8 [T, 3, H, W]: what reading an entry of these frames would give."""
+    import numpy as np
+
+    if codec == "jpeg":
+        frames = frames.copy()
+        for frame in frames:
+            _decode(np.frombuffer(_encode(frame), np.uint8), frame)
     return frames
 
 

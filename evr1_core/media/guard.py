@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evr1_core.errors import MediaError
+from evr1_core.errors import Evr1Error, MediaError
 from evr1_core.media.plan import Plan
 from evr1_core.media.worker import Request
 
@@ -33,6 +33,9 @@ MEMORY = 4 * 2**30
 
 MOST_REQUESTS = 10_000
 """Requests after which a child is replaced: what libraries leak bit by bit must not add up over a long run."""
+
+START = 120.0
+"""Seconds that a child has to load its libraries, on a slow disk too."""
 
 Fill = Callable[[memoryview], None]
 
@@ -92,6 +95,19 @@ class _Child:
             if pipe is not None:
                 pipe.close()
 
+    def fill(self, left: memoryview, until: float) -> None:
+        """Read from the child until the buffer is full. Raises TimeoutError and, when the child ended, EOFError."""
+        assert self.process.stdout is not None
+        answers = select.poll()
+        answers.register(self.process.stdout, select.POLLIN)
+        while left:
+            if not answers.poll(1000 * max(0.0, until - time.monotonic())):
+                raise TimeoutError
+            count = os.readv(self.process.stdout.fileno(), [left[: 2**20]])
+            if not count:
+                raise EOFError
+            left = left[count:]
+
     def ended(self) -> str:
         code = self.process.wait()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
@@ -102,7 +118,7 @@ class DecodeGuard:
 
     def __init__(self, deadline: float, command: list[str] | None = None, memory: int = MEMORY) -> None:
         self.deadline = deadline
-        self.command = command or [sys.executable, "-m", "evr1_core.media.worker"]
+        self.command = command or [sys.executable, "-P", "-m", "evr1_core.media.worker"]
         self.memory = memory
         self.started = 0
         """Children that were started."""
@@ -114,13 +130,16 @@ class DecodeGuard:
     def ask(self, request: Request) -> Answer:
         """What a child finds.
 
-        Raises MediaError: what the child found, timeout (killed at the deadline), damaged (the child died).
+        Raises MediaError: what the child found, timeout (killed at the deadline), damaged (the child died); Evr1Error: no child can
+        be started.
         """
         child = self._take()
         try:
             answer = self._ask(child, request)
         except BaseException:
             child.end()
+            if request.entry is not None:
+                Path(request.entry.temporary).unlink(missing_ok=True)
             raise
         child.served += 1
         if child.served < MOST_REQUESTS:
@@ -174,36 +193,46 @@ class DecodeGuard:
             raise
         finally:
             os.close(theirs)
-        return _Child(process, ours)
+        child = _Child(process, ours)
+        try:
+            child.fill(memoryview(bytearray(1)), time.monotonic() + START)
+        except BaseException as error:
+            child.end()
+            if isinstance(error, TimeoutError | EOFError):
+                raise self._broken(child.ended(), environment) from error
+            raise
+        return child
+
+    def _broken(self, ended: str, environment: dict[str, str]) -> Evr1Error:
+        """Why no child starts, in its own words; no file is to blame for that."""
+        try:
+            again = subprocess.run(
+                [*self.command, str(self.memory), "0"], stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=START
+            )  # fmt: skip
+            said = again.stderr.decode(errors="replace").strip().splitlines()[-3:]
+        except subprocess.TimeoutExpired:
+            said = [f"nothing within {START:g} s"]
+        return Evr1Error(
+            f"the process that decodes media can't be started: it {ended}. It said: {' | '.join(said) or 'nothing'}. "
+            f"Mend the installation; `{' '.join(self.command)}` shows the whole of it"
+        )
 
     def _ask(self, child: _Child, request: Request) -> Answer:
-        process, path = child.process, request.path
-        assert process.stdin is not None and process.stdout is not None
-        until = time.monotonic() + self.deadline
-        answers = select.poll()
-        answers.register(process.stdout, select.POLLIN)
-
-        def fill(left: memoryview) -> None:
-            assert process.stdout is not None
-            while left:
-                if not answers.poll(1000 * max(0.0, until - time.monotonic())):
-                    raise MediaError(path, "timeout", f"the decode did not end within {self.deadline:g} s and was killed")
-                count = os.readv(process.stdout.fileno(), [left[: 2**20]])
-                if not count:
-                    raise MediaError(path, "damaged", f"the decoding process {child.ended()}")
-                left = left[count:]
-
-        try:
-            process.stdin.write(json.dumps({**asdict(request), "deadline": self.deadline}).encode() + b"\n")
-        except BrokenPipeError as error:
-            raise MediaError(path, "damaged", f"the decoding process {child.ended()}") from error
+        path, until = request.path, time.monotonic() + self.deadline
+        assert child.process.stdin is not None
         answer = Answer()
-        while answer.end is None:
-            length = bytearray(4)
-            fill(memoryview(length))
-            text = bytearray(int.from_bytes(length, "little"))
-            fill(memoryview(text))
-            answer.take(json.loads(text), fill)
+        try:
+            child.process.stdin.write(json.dumps({**asdict(request), "deadline": self.deadline}).encode() + b"\n")
+            while answer.end is None:
+                length = bytearray(4)
+                child.fill(memoryview(length), until)
+                text = bytearray(int.from_bytes(length, "little"))
+                child.fill(memoryview(text), until)
+                answer.take(json.loads(text), lambda buffer: child.fill(buffer, until))
+        except TimeoutError as error:
+            raise MediaError(path, "timeout", f"the decode did not end within {self.deadline:g} s and was killed") from error
+        except (EOFError, BrokenPipeError) as error:
+            raise MediaError(path, "damaged", f"the decoding process {child.ended()}") from error
         return answer
 
 

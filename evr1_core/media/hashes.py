@@ -9,6 +9,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from evr1_core.errors import MediaError
 from evr1_core.media.entry import unfinished
 
 _log = logging.getLogger(__name__)
@@ -26,8 +27,20 @@ class Fingerprint:
 
     @classmethod
     def of(cls, path: str) -> Fingerprint:
-        status = os.stat(path)
+        """Raises MediaError: the file is gone."""
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
         return cls(os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def unreadable(path: str, error: OSError) -> MediaError:
+    """What an error of the file system says of a source file: it is gone, or can't be read to its end."""
+    why = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        return MediaError(path, "missing", why)
+    return MediaError(path, "damaged", f"it can't be read to its end: {why}")
 
 
 class ContentHashes:
@@ -44,12 +57,15 @@ class ContentHashes:
         self._known: dict[Fingerprint, str] = {}
 
     def of(self, path: str) -> tuple[str, Fingerprint]:
-        """(sha256 in hex, the state of the file it belongs to)."""
+        """(sha256 in hex, the state of the file it belongs to). Raises MediaError: missing, damaged (an error of the disk)."""
         state = Fingerprint.of(path)
         known = self._known.get(state) or self._recall(state)
         if known is None:
-            with open(path, "rb") as file:
-                known = hashlib.file_digest(file, "sha256").hexdigest()
+            try:
+                with open(path, "rb") as file:
+                    known = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise unreadable(path, error) from error
             self.computed += 1
             self._remember(state, known)
         self._known[state] = known

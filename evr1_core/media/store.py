@@ -17,6 +17,7 @@ from evr1_core.errors import MediaError
 from evr1_core.media import sampling
 from evr1_core.media.cache import Codec, ContentHashes, Fingerprint, FrameCache, make_key
 from evr1_core.media.decode import decoder_version
+from evr1_core.media.entry import as_stored, entry_path, unfinished
 from evr1_core.media.guard import Answer, DecodeGuard, Fill
 from evr1_core.media.plan import Plan, check_request
 from evr1_core.media.probe import check_file
@@ -32,6 +33,9 @@ Mode = Literal["auto", "cache-only", "decode-only"]
 
 MOST_THREADS = 8
 """Decoder threads of one request at most: more take memory and save little time."""
+
+MOST_PLANS = 4096
+"""Plans that are remembered, the latest: some 40 MB at 128 frames each."""
 
 RETRY = 60.0
 """Seconds without storing after the disk refused an entry."""
@@ -131,7 +135,11 @@ class MediaStore:
         asked = (Fingerprint.of(check_file(ref.path)), ref, budget, factors)
         known = self._plans.get(asked)
         if known is None:
-            known = self._plans[asked] = self._ask(replace(_request(ref, budget, factors), frames=False))[1]
+            known = self._ask(replace(_request(ref, budget, factors), frames=False))[1]
+            with self._lock:
+                self._plans[asked] = known
+                if len(self._plans) > MOST_PLANS:
+                    del self._plans[next(iter(self._plans))]
         return known
 
     def look(
@@ -178,16 +186,17 @@ class MediaStore:
                     raise MediaError(path, "missing", f"no frames in the cache {self.cache_dir} for this file and budget; "
                                      "build it with `evr1 cache build`, or set media.mode to auto")  # fmt: skip
             request = replace(_request(ref, budget, factors), tolerate=self.tolerate, threads=self._threads())
-            clip = self._stored(request, EntryPlace(str(self.cache_dir), key, self.codec, content, state)) if self.mode == "auto" else None
+            clip = self._stored(request, key, content, state) if self.mode == "auto" else None
             if clip is None:
                 answer, planned = self._ask(request)
                 if Fingerprint.of(path) != state:
                     raise MediaError(path, "damaged", "the file changed while it was read")
-                clip = Clip(frames=answer.frames, **clip_fields(answer.info, planned, (answer.end or {})["places"], content, key))
+                frames = as_stored(answer.frames, self.codec) if self.mode == "auto" else answer.frames
+                clip = Clip(frames=frames, **clip_fields(answer.info, planned, (answer.end or {})["places"], content, key))
             self._count(decoded=1)
             return self._tolerated(clip, path)
 
-    def _stored(self, request: Request, entry: EntryPlace) -> Clip | None:
+    def _stored(self, request: Request, key: str, content: str, state: Fingerprint) -> Clip | None:
         """Decode straight into the cache and map the entry, so that the page cache holds the frames instead of this process.
 
         None when the system refuses to store it: the caller then decodes it for itself. For a while nothing more is stored, lest every
@@ -196,6 +205,8 @@ class MediaStore:
         if time.monotonic() < self._full_until:
             self._count(store_failed=1)
             return None
+        temporary = unfinished(entry_path(self.cache_dir, key).parent)
+        entry = EntryPlace(str(self.cache_dir), key, self.codec, content, state, str(temporary))
         end = self._ask(replace(request, entry=entry))[0].end or {}
         if "unstored" in end:
             self._full_until = time.monotonic() + RETRY
@@ -203,7 +214,7 @@ class MediaStore:
             self._count(store_failed=1)
             return None
         self._count(stored=1, bytes=end["stored"])
-        return self._cache.get(entry.key)
+        return self._cache.get(key)
 
     def _ask(self, request: Request) -> tuple[Answer, Plan]:
         if self._guard is not None:

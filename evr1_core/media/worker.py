@@ -1,6 +1,7 @@
 """What a decoding process does: `python -m evr1_core.media.worker`, the child of `guard.DecodeGuard`.
 
-It reads one request per line (JSON) and answers with messages: a length (4 bytes), JSON and, for a frame, its raw bytes.
+It writes one byte when it is ready. Then it reads one request per line (JSON) and answers with messages: a length (4 bytes), JSON and,
+for a frame, its raw bytes.
 
     {"info": ..., "plan": ...}       what the headers say
     {"frame": place} + bytes         each frame as soon as it is decoded; not when the frames go to the cache
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from evr1_core.errors import MediaError
 from evr1_core.media.decode import VideoDecode, decoder_version
 from evr1_core.media.entry import Codec, EntryWriter
-from evr1_core.media.hashes import Fingerprint
+from evr1_core.media.hashes import Fingerprint, unreadable
 from evr1_core.media.image import decode_image
 from evr1_core.media.plan import Plan, plan
 from evr1_core.media.probe import MediaInfo, probe
@@ -56,6 +57,8 @@ class EntryPlace:
     content_hash: str
     state: Fingerprint
     """The state of the file that the key belongs to."""
+    temporary: str
+    """The file to write to until the entry is complete; whoever asks removes it when this process is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,10 @@ def perform(request: Request, send: Send, until: float | None = None) -> None:
     Raises MediaError. When the entry can't be written, the end says so (`unstored`: errno and text).
     """
     try:
-        info = probe(request.path, request.kind)
+        try:
+            info = probe(request.path, request.kind)
+        except OSError as error:
+            raise unreadable(request.path, error) from error
         part = (None, None) if request.kind is None and info.kind == "image" else (request.start, request.end)
         planned = plan(info, MediaRef(request.path, info.kind, *part), request.budget, request.factors)
         send({"info": _facts(info), "plan": asdict(planned)}, None)
@@ -155,8 +161,9 @@ def clip_fields(info: dict[str, Any], planned: Plan, places: list[int], content_
 
 def _store(request: Request, entry: EntryPlace, info: MediaInfo, planned: Plan, until: float | None) -> dict[str, Any]:
     places: list[int] = []
+    shape = planned.frames, 3, planned.height, planned.width
     try:
-        with EntryWriter(Path(entry.directory), entry.key, (planned.frames, 3, planned.height, planned.width), entry.codec) as writer:
+        with EntryWriter(Path(entry.directory), entry.key, shape, entry.codec, Path(entry.temporary)) as writer:
             for place, frame in _frames(request, info, planned, until):
                 writer.add(frame)
                 places.append(place)
@@ -175,6 +182,8 @@ def main(memory: int, lifeline: int) -> None:
     The caller holds the other end of the pipe `lifeline` and writes nothing: when it dies, the system sends SIGIO, which ends this
     process whatever it is doing.
     """
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -192,6 +201,8 @@ def main(memory: int, lifeline: int) -> None:
             out.write(frame.reshape(-1).data)
         out.flush()
 
+    out.write(b"\0")
+    out.flush()
     for line in sys.stdin.buffer:
         given = json.loads(line)
         deadline = given.pop("deadline")

@@ -19,7 +19,7 @@ import pytest
 from media_clips import clip
 from PIL import Image
 
-from evr1_core.errors import MediaError
+from evr1_core.errors import Evr1Error, MediaError
 from evr1_core.media import decode as decode_module
 from evr1_core.media import guard as guard_module
 from evr1_core.media import store as store_module
@@ -160,6 +160,52 @@ def test_a_decode_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
     with pytest.raises(MediaError, match="timeout"):
         store.plan(hanging, BUDGET, FACTORS)
     assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8, "the next file gets a new child"
+
+
+def test_a_writer_killed_at_its_deadline_leaves_no_file(tmp_path: Path) -> None:
+    store, hanging = guarded(tmp_path, "worker.EntryWriter.commit = lambda *_: (open(request.path + '.late', 'w'), time.sleep(600))", 2.0)
+    with pytest.raises(MediaError, match="timeout"):
+        store.load(hanging, BUDGET, FACTORS)
+    assert (tmp_path / "hang.mp4.late").exists(), "the frames were written"
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.parent.parent.name != "hashes"] == []
+
+
+def test_a_broken_installation_is_no_damaged_file(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path)
+    store._guard = DecodeGuard(30.0, [sys.executable, "-c", "import a_library_that_is_missing"])
+    for act in (store.load, store.plan):
+        with pytest.raises(
+            Evr1Error, match=r"can't be started: it ended with status 1\..*No module named 'a_library_that_is_missing'"
+        ) as caught:
+            act(video("bframes.mp4"), BUDGET, FACTORS)
+        assert not isinstance(caught.value, MediaError)
+    with pytest.raises(Evr1Error, match="can't be started"):
+        store.load_many([video("bframes.mp4")] * 2, BUDGET, FACTORS)
+
+
+def test_a_child_that_never_gets_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "START", 0.5)
+    store = MediaStore(tmp_path)
+    store._guard = DecodeGuard(30.0, [sys.executable, "-c", "import time; time.sleep(600)"])
+    with pytest.raises(Evr1Error, match=r"was ended by SIGKILL\. It said: nothing within 0\.5 s"):
+        store.load(video("bframes.mp4"), BUDGET, FACTORS)
+
+
+def test_files_beside_the_user_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "av.py").write_text("raise ImportError('not the library')")
+    monkeypatch.chdir(tmp_path)
+    assert len(MediaStore(tmp_path, "decode-only").load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8
+
+
+def test_a_lower_limit_of_the_system_holds(tmp_path: Path) -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30,) * 2)\n"
+        "from evr1_core.media.store import MediaStore\nfrom evr1_core.types import *\n"
+        f"ref = MediaRef({clip('bframes.mp4')!r}, 'video')\n"
+        f"print(len(MediaStore({str(tmp_path)!r}).load(ref, Budget(), PatchFactors(32, 2)).frames))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    assert done.stdout == "8\n", done.stderr
 
 
 @pytest.mark.parametrize(("body", "message"), [("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os._exit(3)", "status 3")])
@@ -408,3 +454,35 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert MediaStore().cache_dir == default_cache_dir() == tmp_path / "frames"
     monkeypatch.delenv("EVR1_CACHE_DIR")
     assert default_cache_dir() == Path.home() / ".cache" / "evr1" / "frames"
+
+
+def test_plans_are_forgotten_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_PLANS", 3)
+    store = MediaStore(tmp_path)
+    for _ in range(2):
+        for name in GOOD:
+            store.plan(video(name), BUDGET, FACTORS)
+    assert [Path(asked[1].path).name for asked in store._plans] == GOOD[-3:]
+
+
+def test_compact_frames_do_not_depend_on_the_disk(tmp_path: Path) -> None:
+    """What is used where an entry can't be stored is what would have been read from it."""
+    (tmp_path / "no folder").write_text("")
+    kept, lost = (MediaStore(tmp_path / name, codec="jpeg").load(video("bframes.mp4"), BUDGET, FACTORS) for name in ("cache", "no folder"))
+    exact = MediaStore(tmp_path, "decode-only").load(video("bframes.mp4"), BUDGET, FACTORS)
+    assert np.array_equal(kept.frames, lost.frames) and not np.array_equal(exact.frames, lost.frames)
+
+
+def test_files_that_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a file and the read of it, or between plan and load."""
+    store, path = MediaStore(tmp_path / "cache"), tmp_path / "x.mp4"
+    ref = MediaRef(str(path), "video")
+    shutil.copy(clip("n31.mp4"), path)
+    assert store.plan(ref, BUDGET, FACTORS).frames == 6
+    path.unlink()
+    monkeypatch.setattr(store_module, "check_file", lambda name: name)
+    [found] = store.load_many([ref], BUDGET, FACTORS)
+    assert isinstance(found, MediaError) and found.code == "missing"
+    path.mkdir()
+    [found] = store.load_many([ref], BUDGET, FACTORS)
+    assert isinstance(found, MediaError) and (found.code, found.reason) == ("damaged", "it can't be read to its end: Is a directory")
