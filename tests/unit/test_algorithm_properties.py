@@ -23,7 +23,7 @@ from evr1_core.train.kl import Coefficient, estimate
 from evr1_core.train.meter import Meter
 from evr1_core.train.objective import NonFiniteRows
 from evr1_core.train.options import AlgorithmOptions
-from evr1_core.train.terms import entropy
+from evr1_core.train.terms import entropy, importance_weights
 from tests.support.algorithm_cases import AGGREGATIONS, FIELDS, LOSSES, algorithm, loss_and_gradient, reward_batch, rows_of, token_batch
 
 EXTRAS: dict[str, Any] = {"kl": "loss", "kl_coef": 0.1, "tis": "token_truncate", "tis_max": 1.1}
@@ -376,6 +376,54 @@ def test_whitening(seed: int) -> None:
     assert float(found[batch.mask].mean()) == pytest.approx(0, abs=1e-12)
     assert float(found[batch.mask].var()) == pytest.approx(1) or batch.mask.sum() < 2
     assert whiten(torch.full((3, 5), 0.7), torch.ones(3, 5, dtype=torch.bool), 1e-8).eq(0).all()
+
+
+def by_hand(mode: str, rho: list[float], low: float, high: float) -> list[float]:
+    """Importance weights of one answer."""
+    product, mean = math.prod(rho), math.prod(rho) ** (1 / len(rho))
+    return {
+        "token_truncate": [min(max(one, low), high) for one in rho],
+        "token_mask": [one if low <= one <= high else 0.0 for one in rho],
+        "seq_truncate": [min(max(product, low), high)] * len(rho),
+        "seq_mask": [product if low <= product <= high else 0.0] * len(rho),
+        "seq_geo_mask": [one if low <= mean <= high else 0.0 for one in rho],
+    }[mode]
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "seq_truncate", "seq_mask", "seq_geo_mask"])
+@few
+@given(seed=seeds, low=st.sampled_from([None, 0.5, 0.9]), high=st.sampled_from([None, 1.1, 2.0]))
+def test_importance_weights(mode: str, seed: int, low: float | None, high: float | None) -> None:
+    """As by hand; the engine's log-probabilities of the last answer are unknown: it weighs 1."""
+    batch = token_batch(seed)
+    assert batch.rollout_logprobs is not None
+    rollout = batch.rollout_logprobs.clone()
+    rollout[5] = math.nan
+    options = AlgorithmOptions.model_validate({"tis": mode, "tis_min": low, "tis_max": high})
+    found = importance_weights(batch.old_logprobs, rollout, batch.mask, options)
+    assert (found[~batch.mask] == 0).all() and (found[5][batch.mask[5]] == 1).all()
+    for row in range(1, 5):
+        own = batch.mask[row]
+        if own.any():
+            rho = (batch.old_logprobs - rollout)[row][own].exp().tolist()
+            wanted = by_hand(mode, rho, low or 0.0, math.inf if high is None else high)
+            assert found[row][own].tolist() == pytest.approx(wanted, rel=1e-9)
+
+
+@few
+@given(seed=seeds, shaped=st.booleans(), known=st.booleans(), clip=st.booleans())
+def test_mixed_tokens_by_hand(seed: int, shaped: bool, known: bool, clip: bool) -> None:
+    batch = token_batch(seed)
+    assert batch.offline is not None
+    teacher = batch.old_logprobs - 0.3
+    one = algorithm("luffy", shaping="x_over_x_plus_gamma" if shaped else "none", on_policy_clip=clip)
+    values = one.token_loss(replace(batch, behaviour_logprobs=teacher if known else None)).values
+    x = (batch.logprobs - teacher if known else batch.logprobs).exp()
+    r = (batch.logprobs - batch.old_logprobs).exp()
+    plain = -batch.advantages * r
+    own = torch.maximum(plain, -batch.advantages * r.clamp(0.8, 1.2)) if clip else plain
+    wanted = torch.where(batch.offline, -batch.advantages * (x / (x + 0.1) if shaped else x), own)
+    close(values[batch.mask], wanted[batch.mask])
 
 
 @few
