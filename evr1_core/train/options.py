@@ -25,7 +25,7 @@ class AlgorithmOptions(Section):
     """How per-token losses become one number; denominators are those of the whole optimizer step."""
     seq_denominator: Literal["effective", "all"] = "effective"
     """Sequences that the seq-mean modes divide by: those with a trained token, or all."""
-    norm_length: int | None = Field(None, gt=0)
+    norm_length: int | None = Field(default=None, gt=0)
     """Constant length of the `-norm` modes."""
     mask_truncated: bool = False
     """Overlong filtering: cut-off answers keep their place in the group statistics but get no loss."""
@@ -35,7 +35,7 @@ class AlgorithmOptions(Section):
     """What must vary within a group; parts is any named part of the reward, for algorithms that normalise each by itself."""
     sampling_criterion: Literal["std", "mean_range"] = "std"
     """std keeps groups whose metric varies; mean_range keeps groups with 0.01 < mean < 0.99."""
-    max_tries: int = Field(10, ge=1)
+    max_tries: int = Field(default=10, ge=1)
     """Batches of prompts drawn for one step at the most."""
     surplus: Literal["keep", "drop"] = "keep"
     """Groups with signal beyond the batch: the next step trains on them first, off-policy by one update; or they are dropped."""
@@ -43,20 +43,20 @@ class AlgorithmOptions(Section):
     """Draw one greedy answer more per prompt, score it and give its value to the advantage; it is not trained on."""
     kl: Literal["off", "loss", "reward"] = "off"
     """Where a KL penalty to the frozen starting model goes; off loads no reference and computes nothing."""
-    kl_coef: float = Field(1e-3, ge=0)
+    kl_coef: float = Field(default=1e-3, ge=0)
     """Weight of the KL penalty; with `kl_target` where it starts. 0 is off."""
     kl_estimator: Estimator | None = None
     """How KL is estimated from the tokens drawn; null is k3 in the loss and k1 in the reward."""
-    kl_target: float | None = Field(None, gt=0)
+    kl_target: float | None = Field(default=None, gt=0)
     """KL per token that the coefficient is led to (it adapts); null keeps it fixed."""
-    kl_horizon: int = Field(10_000, gt=0)
+    kl_horizon: int = Field(default=10_000, gt=0)
     """Answers over which the adaptive coefficient moves; larger is slower."""
 
     tis: Correction = "off"
     """Truncated importance sampling: weigh the loss of a token by pi_old / pi_rollout, bounded (`evr1_core.train.terms`)."""
-    tis_max: float | None = Field(2.0, gt=0)
+    tis_max: float | None = Field(default=2.0, gt=0)
     """Upper bound of the weight, or of the ratio that is kept; null is none."""
-    tis_min: float | None = Field(None, ge=0)
+    tis_min: float | None = Field(default=None, ge=0)
     """Lower bound; null is none."""
 
     @property
@@ -71,4 +71,6 @@ class AlgorithmOptions(Section):
     def _informative(self) -> AlgorithmOptions:
         if self.kl == "loss" and self.kl_estimator == "k1":
             raise ValueError("kl_estimator k1 has no gradient towards the reference when it is a loss: take k2, k3 or k3_st, or kl=reward")
+        if self.tis_min is not None and self.tis_max is not None and self.tis_min > self.tis_max:
+            raise ValueError("tis_min must not be above tis_max")
         return self

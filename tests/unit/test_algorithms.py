@@ -104,6 +104,8 @@ def test_an_advantage_that_nobody_can_compute_is_refused() -> None:
         build_algorithm(AlgorithmSection(name="ppo"))
     with pytest.raises(RequestError, match="ratio_min must not be above ratio_max"):
         algorithm("cispo", ratio_min=6)
+    with pytest.raises(RequestError, match="tis_min must not be above tis_max"):
+        algorithm("grpo", tis="token_mask", tis_min=3)
     with pytest.raises(RequestError, match="take kl=loss"):
         algorithm("gdpo", kl="reward")
     with pytest.raises(RequestError, match="needs the value of a greedy answer"):

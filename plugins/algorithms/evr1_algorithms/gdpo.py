@@ -26,6 +26,8 @@ from evr1_core.train.algorithm import Credit, RewardBatch
 class Options(ClipOptions):
     """Options of GDPO."""
 
+    sampling_metric: Literal["accuracy", "value", "parts"] = "parts"
+    """What must vary within a group; parts is any named part of the reward."""
     reward_weights: dict[str, float] = Field({"accuracy": 1.0, "format": 1.0}, min_length=1)
     """Parts of the reward by name, each with its weight."""
     eps: float = Field(1e-6, ge=0)
