@@ -47,7 +47,7 @@ class JudgeCache:
         """The stored reply, None when there is none that can be read."""
         try:
             found = json.loads(self._path(key).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         reply = found.get("reply") if isinstance(found, dict) and found.get("key") == key else None
         return reply if isinstance(reply, str) else None

@@ -29,7 +29,7 @@ class EndpointModel:
     """One client with as many connections as questions may be under way."""
 
     def __init__(self, section: JudgeSection) -> None:
-        """Raises RequestError when the key or the HTTP library is missing."""
+        """Raises RequestError when the key or the HTTP library is missing, or no client can be made of the url and the environment."""
         try:
             import httpx
         except ImportError as error:
@@ -39,11 +39,19 @@ class EndpointModel:
         self._key = api_key(section.api_key_env)
         body = {"model": section.model, "temperature": section.temperature, "max_tokens": section.max_tokens, **section.extra}
         self.identity: Mapping[str, Any] = {name: value for name, value in body.items() if value is not None}
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            limits=httpx.Limits(max_connections=section.concurrency),
-            timeout=section.timeout,
-        )
+        try:
+            httpx.URL(self._url).host  # noqa: B018 - reading it decodes the name
+            self._client = httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+                limits=httpx.Limits(max_connections=section.concurrency),
+                timeout=section.timeout,
+            )
+        except (httpx.InvalidURL, ImportError, ValueError, OSError) as error:
+            why = "" if isinstance(error, httpx.InvalidURL) else f": {error}"  # it may quote a proxy's password
+            raise RequestError(
+                f"rewards.judge.url {section.url}: no HTTP client can be made ({type(error).__name__}{why}); look at the url, the proxies "
+                "in the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) and SSL_CERT_FILE"
+            ) from error
 
     async def reply(self, prompt: str) -> Reply:
         import httpx
@@ -55,7 +63,7 @@ class EndpointModel:
         except httpx.HTTPError as fault:  # no connection, a broken one, an answer that is no HTTP
             raise Passing(self._safe(f"{type(fault).__name__}: {fault}")) from None
         if response.status_code != 200:
-            why = self._safe(f"HTTP {response.status_code}: {_detail(content)}")
+            why = self._safe(f"HTTP {response.status_code}: {_moved(response) or _detail(content)}")
             if response.status_code in _MAY_PASS or response.status_code >= 500:
                 raise Passing(why, _retry_after(response.headers.get("Retry-After")))
             raise unavailable(why)
@@ -111,6 +119,12 @@ def _parse(content: bytes) -> Reply:
     usage = found.get("usage")
     tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
     return Reply(text, tokens if isinstance(tokens, int) and tokens > 0 else 0)
+
+
+def _moved(response: httpx.Response) -> str:
+    """A redirect would take the key to an address that nobody gave."""
+    place = response.headers.get("Location")
+    return f"redirects are not followed; rewards.judge.url may have to be {place}" if response.is_redirect and place else ""
 
 
 def _detail(content: bytes) -> str:

@@ -167,6 +167,34 @@ def test_a_refusal_is_not_repeated(server: Server, ask: Callable[..., Judge]) ->
     assert len(server.requests) == 1
 
 
+def test_the_key_does_not_follow_a_redirect(server: Server, ask: Callable[..., Judge], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADER_KEY", KEY)
+    with Server() as other:
+        threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        server.answer = lambda number, question: (307, {"Location": f"{other.url}/chat/completions"}, b"")
+        assert failure(ask(api_key_env="GRADER_KEY")).endswith(f"rewards.judge.url may have to be {other.url}/chat/completions")
+        other.shutdown()
+    assert len(server.requests) == 1 and not other.requests
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"ALL_PROXY": "ftp://proxy"}, {"NO_PROXY": "[::1"}, {"SSL_CERT_FILE": "/nowhere"}, {"HTTP_PROXY": "http://me:pass word@proxy:x"}],
+)
+def test_an_environment_without_a_client(ask: Callable[..., Judge], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RequestError, match="the proxies in the environment") as caught:
+        ask()
+    assert "pass word" not in str(caught.value)
+
+
+def test_a_url_that_is_none(ask: Callable[..., Judge]) -> None:
+    for url in ("http://[::1", "http://xn--/v1"):
+        with pytest.raises(RequestError, match="look at the url"):
+            ask(url=url)
+
+
 def test_what_the_server_asks_to_wait_holds_for_every_question(server: Server, ask: Callable[..., Judge]) -> None:
     seen: list[float] = []
 
@@ -297,6 +325,9 @@ def test_replies_are_kept_and_failures_are_not(server: Server, ask: Callable[...
     [path] = [path for path in (tmp_path / "judge").rglob("*.json") if json.loads(path.read_text())["reply"] == "reply 2"]
     path.write_text(path.read_text()[:40])  # torn by a power cut
     assert ask(cache=True).ask("q") == ask(cache=True).ask("q") == "reply 5"
+    for number, damaged in enumerate((b"\xff", b"[" * 100_000, b'{"key": "another", "reply": "forged"}', b"[]"), 6):
+        path.write_bytes(damaged)
+        assert ask(cache=True).ask("q") == ask(cache=True).ask("q") == f"reply {number}"
     assert not list((tmp_path / "judge").rglob("*.tmp"))
 
 
