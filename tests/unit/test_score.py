@@ -17,7 +17,8 @@ from evr1_core.scoring.score import Scorer, check_rewards, evaluation_accuracy, 
 from evr1_core.specs import RewardSpec
 from evr1_core.types import Sample, Score
 
-CASES = read_cases(Path(__file__).parents[1] / "vectors" / "scoring_cases.json")
+VECTORS = Path(__file__).parents[1] / "vectors"
+CASES = [*read_cases(VECTORS / "scoring_cases.json"), *read_cases(VECTORS / "more_scoring_cases.json")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
@@ -27,7 +28,7 @@ def test_case(case):
 
 
 def test_no_case_is_lost():
-    assert len(CASES) >= 245 and len({case.id for case in CASES}) == len(CASES)
+    assert len(CASES) >= 404 and len({case.id for case in CASES}) == len(CASES)
     assert [case.id for case in CASES if not plugins.serves(case.problem_type)] == ["gen-p08"]  # it is about an unknown problem type
 
 
