@@ -8,6 +8,7 @@ from typing import Literal
 
 from evr1_core.errors import MediaError, RequestError
 from evr1_core.media import sampling
+from evr1_core.media.image import MAX_PIXELS
 from evr1_core.media.probe import MediaInfo
 from evr1_core.media.resize import image_size, video_size
 from evr1_core.types import Budget, MediaRef, PatchFactors
@@ -66,6 +67,9 @@ def plan(info: MediaInfo, ref: MediaRef, budget: Budget, factors: PatchFactors) 
 
 def _sized(path: str, size: Callable[[], tuple[int, int]]) -> tuple[int, int]:
     try:
-        return size()
+        height, width = size()
     except ValueError as error:
         raise MediaError(path, "unsupported", str(error)) from error
+    if height * width > MAX_PIXELS:
+        raise MediaError(path, "unsupported", f"the budget makes it {width}x{height} pixels; at most {MAX_PIXELS:,} are made")
+    return height, width

@@ -87,7 +87,7 @@ def method() -> str:
 def resize_rgb(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """uint8 [H, W, 3] -> uint8 [height, width, 3] (planes one after the other in memory); bicubic, antialiased, rounded once.
 
-    libswscale scales the three channels as planes of their own. Beyond the edge it repeats the outermost pixel, where torch leaves
+    libswscale scales the three channels as planes of their own. Raises MemoryError for sizes beyond all memory. Beyond the edge it repeats the outermost pixel, where torch leaves
     the kernel's weight out: the two or three outermost rows and columns differ where the edge itself is sharp.
     """
     import av
@@ -126,6 +126,7 @@ def _levels(plane: Any, height: int, width: int) -> np.ndarray:
 
 def _scaler(tall: int, wide: int, height: int, width: int) -> Any:
     """The filter for these sizes; each thread keeps its last one, since the frames of a clip are all alike."""
+    import av.error
     from av.filter import Graph
 
     sizes = tall, wide, height, width
@@ -135,6 +136,9 @@ def _scaler(tall: int, wide: int, height: int, width: int) -> Any:
         scale, sink = graph.add("scale", f"{width}:{height}:flags={_FLAGS}"), graph.add("buffersink")
         source.link_to(scale)
         scale.link_to(sink)
-        graph.configure()
+        try:
+            graph.configure()
+        except av.error.ArgumentError as error:
+            raise MemoryError(f"{wide}x{tall} to {width}x{height} pixels is more than the scaler holds") from error
         _scalers.sizes, _scalers.graph = sizes, graph
     return _scalers.graph

@@ -112,6 +112,11 @@ def test_a_flat_picture_stays_flat_at_any_size(height: int, width: int, size: tu
     assert small.shape == (*size, 3) and np.abs(small.astype(int) - (255, 128, 0)).max() <= 1
 
 
+def test_more_than_the_scaler_holds_is_a_question_of_memory() -> None:
+    with pytest.raises(MemoryError, match="9x9 to 180000x180000 pixels"):
+        resize_rgb(np.zeros((1, 1, 3), np.uint8), 20_000, 20_000)
+
+
 def test_threads_do_not_share_a_scaler() -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (24, 40, 64, 3), dtype=np.uint8)
     alone = [resize_rgb(picture, 32, 64) for picture in pictures]

@@ -26,7 +26,7 @@ from evr1_core.media import store as store_module
 from evr1_core.media import worker as worker_module
 from evr1_core.media.guard import DecodeGuard
 from evr1_core.media.store import MediaStore, default_cache_dir
-from evr1_core.types import Budget, MediaRef, PatchFactors, VideoBudget
+from evr1_core.types import Budget, ImageBudget, MediaRef, PatchFactors, VideoBudget
 
 BUDGET, FACTORS = Budget(), PatchFactors(32, 2)
 GOOD = ["bframes.mp4", "vfr.webm", "rot90.mp4", "start_offset.mkv", "one_frame.mp4", "two_frame.mp4", "anim.gif", "tall.mp4", "hevc10.mp4"]
@@ -486,3 +486,12 @@ def test_files_that_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path.mkdir()
     [found] = store.load_many([ref], BUDGET, FACTORS)
     assert isinstance(found, MediaError) and (found.code, found.reason) == ("damaged", "it can't be read to its end: Is a directory")
+
+
+def test_a_size_that_no_memory_holds(tmp_path: Path, picture: MediaRef) -> None:
+    huge = Budget(VideoBudget(min_pixels=10**12, max_pixels=10**13), ImageBudget(10**12, 10**13))
+    store = MediaStore(tmp_path)
+    for ref in (video("two_frame.mp4"), picture):
+        for act in (store.plan, store.load):
+            with pytest.raises(MediaError, match=r"unsupported: the budget makes it \d+x\d+ pixels; at most 178,956,970 are made"):
+                act(ref, huge, FACTORS)
