@@ -87,8 +87,9 @@ def method() -> str:
 def resize_rgb(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """uint8 [H, W, 3] -> uint8 [height, width, 3] (planes one after the other in memory); bicubic, antialiased, rounded once.
 
-    libswscale scales the three channels as planes of their own. Raises MemoryError for sizes beyond all memory. Beyond the edge it repeats the outermost pixel, where torch leaves
+    libswscale scales the three channels as planes of their own. Beyond the edge it repeats the outermost pixel, where torch leaves
     the kernel's weight out: the two or three outermost rows and columns differ where the edge itself is sharp.
+    Raises MemoryError for sizes that no memory holds.
     """
     import av
     import numpy as np
