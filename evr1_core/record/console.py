@@ -20,7 +20,7 @@ SHOWN = (
     ("tokens", "rollout/tokens_mean"),
     ("cut", "rollout/truncated"),
     ("kept", "selection/kept"),
-    ("mismatch", "policy/mismatch"),
+    ("mismatch", "rollout/mismatch"),
 )
 """Label and metric of the console line; a metric that a step does not have is left out."""
 

@@ -218,7 +218,7 @@ def test_open_writes_the_manifest_and_keeps_the_one_before(tmp_path: Path) -> No
     assert content["config"]["train"]["lr"] == 1e-6 and content["origins"] == {"seed": "default"} and content["seeds"] == {"run": 1}
     assert content["files"][str(data)]["sha256"].startswith("ca3d163bab055381")
     assert content["files"][str(tmp_path / "gone.jsonl")] == {"missing": True}
-    assert set(content["prompt_sources"][template]) == {"math.j2", "base.j2"}
+    assert set(content["prompt_sources"][template]) == {"math.j2", "multiple-choice.j2", "base.j2"}
     assert content["packages"]["pluggy"] and content["hardware"]["cores"] >= 1 and content["command"] == ["evr1", "train"]
     assert any(row["kind"] == "algorithm" for row in content["plugins"])
     assert (config.directory / "manifest.before-1.json").is_file()
