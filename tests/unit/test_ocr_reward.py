@@ -183,3 +183,4 @@ def test_repetitions_take_bounded_time(token, metric):
 def test_marks_without_end_are_cut():
     assert nfkc("e\u0301") == "é"
     assert len(nfkc("e" + "\u0323\u0301" * 1_000)) < 40
+    assert len(nfkc("\ufdfa" * 50)) == 18 * 50 and len(nfkc("\ufdfa" * 10_000)) == 41_000
