@@ -19,8 +19,8 @@ from evr1_core.types import VideoBudget
 if TYPE_CHECKING:
     from evr1_core.media.probe import MediaInfo
 
-VERSION = "2"
-"""A part of every cache key: raise it when the choice of frames changes, or the size that `resize` gives them."""
+VERSION = "3"
+"""A part of every cache key: raise it when the choice of frames changes (what counts as one too), or the size that `resize` gives them."""
 
 _TICK = 1e-6
 """Seconds (or frames) that count as the same moment: below one tick of any clock in use, above the error of a float."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from media_clips import clip
 
 from evr1_core.data.lengths import Fitted, Lengths, Row
 from evr1_core.data.plan import DataPlan, plan_rows
@@ -23,6 +24,8 @@ from evr1_core.data.shrink import changes
 from evr1_core.errors import MediaError
 from evr1_core.media.plan import Plan, plan
 from evr1_core.media.probe import MediaInfo
+from evr1_core.media.store import MediaStore
+from evr1_core.policy.load import load_adapter
 from evr1_core.types import Budget, ImageBudget, MediaRef, PatchFactors, Sample, VideoBudget
 
 FACTORS = PatchFactors(pixels=32)
@@ -60,7 +63,7 @@ class Store:
     def __init__(self) -> None:
         self.looked: list[str] = []
 
-    def load_many(self, *_: Any) -> Any:
+    def load_many(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("planning loads nothing")
 
     def plan_many(self, refs: Sequence[MediaRef], budget: Any, factors: PatchFactors, workers: int) -> list[Plan | MediaError]:
@@ -341,3 +344,21 @@ def test_a_report_counts_by_type_and_names_a_budget_that_would_do(folder: Path) 
     fitting = plan_rows(samples, builder(folder, max_prompt_tokens=500, budget=smaller))
     assert not [row for row in fitting.rows if row.reason == "too_long"]
     assert report(plan_rows(samples, builder(folder, max_prompt_tokens=40)), samples, 40, Budget(), FACTORS)["fitting_pixels"] is None
+
+
+@pytest.mark.parametrize("frames", [32, 22])
+def test_a_clip_that_misses_frames_makes_a_shorter_prompt(tmp_path: Path, tiny_directory: Path, frames: int) -> None:
+    """`media.tolerate`: planned from headers, 10 of 64 frames can be decoded. Tokens, positions and features are those of what came."""
+    adapter = load_adapter(str(tiny_directory))
+    store = MediaStore(tmp_path, tolerate=0.9)
+    budget = Budget(VideoBudget(frames=frames))
+    builder = PromptBuilder(adapter, store, budget, "default", max_prompt_tokens=4000)
+    row = Sample("q", "<video>What?", "A", "multiple choice", (MediaRef(clip("trunc_mid.mp4"), "video"),))
+    planned = plan_rows([row], builder).rows[0]
+    prompts, excluded = builder.build_batch([row])
+    [prompt], [loaded] = prompts, prompts[0].clips
+    assert planned.frames == frames and not excluded and loaded.missing > 0 and len(loaded.frames) + loaded.missing == frames
+    grid = prompt.features["video_grid_thw"][0].tolist()
+    assert grid[0] == -(-len(loaded.frames) // 2) and len(prompt.features["pixel_values_videos"]) == grid[0] * grid[1] * grid[2]
+    assert planned.tokens is not None and len(prompt.token_ids) < planned.tokens
+    assert adapter.position_ids(prompt.token_ids, prompt.features).shape == (3, len(prompt.token_ids))
