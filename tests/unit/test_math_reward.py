@@ -179,13 +179,13 @@ def test_lack_of_memory_is_no_zero(monkeypatch):
 
 def test_late_formulas_are_killed_and_the_rest_goes_on():
     late = r"<answer>\binom{10^9}{10^8}</answer>"
-    responses = [late, r"<answer>\sqrt{49}</answer>", f"<answer>{TOWER}</answer>", r"<answer>\sqrt{50}</answer>"] * 2
+    rest = [r"<answer>\sqrt{49}</answer>", f"<answer>{TOWER}</answer>", r"<answer>\sqrt{50}</answer>"] * 2
     with ScoringPool(RewardSection(), workers=2) as pool:
         pool.score([Item(row(), "7")] * 4)
         started = time.perf_counter()
-        found = pool.score([Item(row(), response) for response in responses])
+        found = pool.score([Item(row(), response) for response in (late, *rest)])
         assert time.perf_counter() - started < 25
-        assert [(one.reason, one.accuracy) for one in found] == [("timeout", None), ("", 1), ("too_expensive", None), ("", 0)] * 2
+        assert [(one.reason, one.accuracy) for one in found] == [("timeout", None), *[("", 1), ("too_expensive", None), ("", 0)] * 2]
         assert pool.live_workers == 2 and pool.counters()["scoring/killed"] == 0  # the helper process was killed, not the worker
 
 

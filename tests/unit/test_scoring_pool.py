@@ -324,9 +324,9 @@ def test_last_words_are_those_of_the_item(pool):
 
 
 def test_bad_items_do_not_touch_the_good_ones():
-    """Eight items of which four never end, two workers, two seconds each."""
+    """Eight items of which four never end, two workers, one second each."""
     started = time.monotonic()
-    with ScoringPool(SECTION, workers=2, deadline=2) as pool:
+    with ScoringPool(SECTION, workers=2, deadline=1) as pool:
         scores = pool.score(say("good", "native", "good", "sleep", "native", "good", "good", "sleep"))
         assert time.monotonic() - started < 12
         assert [short(score) for score in scores] == ["1", "timeout", "1", "timeout", "timeout", "1", "1", "timeout"]
