@@ -1,4 +1,4 @@
-"""Rows of prompt and answer through the model: log-probabilities of the answer tokens.
+"""Rows of prompt and answer through the model: log-probabilities of the answer tokens, and entropies where they are asked for.
 
 Packed, several rows share one sequence without padding; padded, each row is a line of a rectangle. Both give the same
 log-probabilities and the same gradient.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 HEAD_BYTES = 1 << 30
-"""Logits in float32 that are held at once; a vocabulary of 150,000 makes 24,000 answer tokens 14 GB."""
+"""Matrices over the vocabulary in float32 that are held at once; a vocabulary of 150,000 makes 24,000 answer tokens 14 GB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +59,20 @@ def answer_logprobs(
     model: PreTrainedModel, adapter: ModelAdapter, rows: Sequence[Row], *, packing: bool, temperature: float, device: str
 ) -> Tensor:
     """Log-probability of every answer token at the sampling temperature, media tokens excluded: float32 [b, T], padded right with 0."""
+    return answer_outputs(model, adapter, rows, packing=packing, temperature=temperature, device=device)[0]
+
+
+def answer_outputs(
+    model: PreTrainedModel,
+    adapter: ModelAdapter,
+    rows: Sequence[Row],
+    *,
+    packing: bool,
+    temperature: float,
+    device: str,
+    entropies: bool = False,
+) -> tuple[Tensor, ...]:
+    """(log-probabilities,) as of `answer_logprobs`, or (log-probabilities, entropies) of the same distributions: float32 [b, T] each."""
     pack = _packed if packing else _padded
     inputs, where = pack(adapter, rows)
     features = adapter.merge([row.prompt.features for row in rows])
@@ -68,8 +82,10 @@ def answer_logprobs(
     targets = torch.tensor([token for row in rows for token in row.answer], device=device)
     head = model.get_output_embeddings()
     assert head is not None
-    flat = head_logprobs(hidden, head, targets, temperature, torch.tensor(adapter.forbidden_token_ids, device=device))
-    return nn.utils.rnn.pad_sequence(list(flat.split([len(row.answer) for row in rows])), batch_first=True)
+    forbidden = torch.tensor(adapter.forbidden_token_ids, device=device)
+    lengths = [len(row.answer) for row in rows]
+    found = head_outputs(hidden, head, targets, temperature, forbidden, entropies)
+    return tuple(nn.utils.rnn.pad_sequence(list(flat.split(lengths)), batch_first=True) for flat in found)
 
 
 @torch.no_grad()
@@ -115,23 +131,36 @@ def _before_answer(row: Row) -> Tensor:
     return torch.arange(start, start + len(row.answer))
 
 
-def head_logprobs(hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
-    """Hidden states [K, D] -> log-probabilities of `targets` [K], in pieces of bounded memory."""
+def head_outputs(
+    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, forbidden: Tensor, entropies: bool = False
+) -> tuple[Tensor, ...]:
+    """Hidden states [K, D] -> log-probabilities of `targets` [K], and entropies [K] if wanted, in pieces of bounded memory."""
     vocabulary = int(head.weight.shape[0])  # type: ignore[union-attr, arg-type]
-    size = max(1, HEAD_BYTES // (4 * vocabulary))
+    # An entropy keeps three more matrices for its gradient: probabilities, finite log-probabilities and which are not.
+    size = max(1, HEAD_BYTES // (4 * vocabulary * (4 if entropies else 1)))
     if len(targets) <= size:
-        return _logprobs(hidden, head, targets, temperature, forbidden)
-    pieces = [
-        checkpoint(_logprobs, part, head, wanted, temperature, forbidden, use_reentrant=False)
+        return _outputs(hidden, head, targets, temperature, forbidden, entropies)
+    pieces: list[tuple[Tensor, ...]] = [
+        checkpoint(_outputs, part, head, wanted, temperature, forbidden, entropies, use_reentrant=False)  # type: ignore[misc]
         for part, wanted in zip(hidden.split(size), targets.split(size), strict=True)
     ]
-    return torch.cat(pieces)  # type: ignore[arg-type]
+    return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
 
 
-def _logprobs(hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
+def _outputs(
+    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, forbidden: Tensor, entropies: bool
+) -> tuple[Tensor, ...]:
     logits = head(hidden).float() / temperature
     logits = logits.index_fill(1, forbidden, -torch.inf)
-    return logits.log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
+    logprobs = logits.log_softmax(dim=-1)
+    chosen = logprobs.gather(1, targets[:, None])[:, 0]
+    return (chosen, entropy(logprobs)) if entropies else (chosen,)
+
+
+def entropy(logprobs: Tensor) -> Tensor:
+    """Entropy of whole distributions, log-probabilities [..., V] -> [...]: -sum_v p_v log p_v. Where p = 0 it is 0, and its gradient."""
+    # Zeros before the product and not behind it: the gradient of 0 x -inf is not a number.
+    return -(logprobs.exp() * logprobs.masked_fill(logprobs.isneginf(), 0.0)).sum(dim=-1)
 
 
 def as_rectangle(rows: Sequence[Sequence[Any]], fill: float, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
-from evr1_core.policy.forward import Row, answer_logprobs, frozen_logprobs, micro_batches
+from evr1_core.policy.forward import Row, answer_outputs, frozen_logprobs, micro_batches
 from evr1_core.policy.optimizer import MasterAdamW, learning_rate
 
 if TYPE_CHECKING:
@@ -40,8 +40,18 @@ class Policy:
 
     def logprobs(self, rows: Sequence[Row]) -> Tensor:
         """float32 [b, T] at the sampling temperature, differentiable; one forward pass."""
-        return answer_logprobs(
-            self.model, self.adapter, rows, packing=self.section.packing, temperature=self.temperature, device=self.device
+        return self.outputs(rows)[0]
+
+    def outputs(self, rows: Sequence[Row], *, entropies: bool = False) -> tuple[Tensor, ...]:
+        """(log-probabilities,), or with the entropies of the same pass behind them: float32 [b, T] each, differentiable."""
+        return answer_outputs(
+            self.model,
+            self.adapter,
+            rows,
+            packing=self.section.packing,
+            temperature=self.temperature,
+            device=self.device,
+            entropies=entropies,
         )
 
     def frozen_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:

@@ -104,6 +104,8 @@ class TokenBatch:
     """float32 [B, T], the frozen reference; None without KL in the loss."""
     behaviour_logprobs: Tensor | None = None
     """float32 [B, T], what the author of offline tokens thought of them; None where nobody knows, which counts as probability 1."""
+    entropies: Tensor | None = None
+    """float32 [B, T], of the current policy's whole distribution, differentiated; None without `entropy_coef`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """The loss of a micro-batch and its gradient by the log-probabilities, in blocks of rows.
 
-    loss = agg(w l) + beta agg(kl)      l token loss, w importance weight (without gradient), agg with the step's denominators
+    loss = agg(w l) + beta agg(kl) - c agg(H)
+
+l token loss, w importance weight (without gradient), H entropy, agg with the step's denominators.
 
 A loss per token is written as its equation, on whole matrices, and would hold a dozen of them for the backward pass. Answers
 don't know each other in it (the denominators are given), so the sum over answers is differentiated block by block, and what
@@ -37,18 +39,28 @@ class NonFiniteRows(Evr1Error):
 
 
 def step_loss(algorithm: Algorithm, batch: TokenBatch, totals: Totals, meter: Meter, kl_coef: float | None = None) -> Tensor:
-    """This micro-batch's share of the step's loss, a scalar that is differentiable (once) by `batch.logprobs`.
+    """This micro-batch's share of the step's loss, a scalar that is differentiable (once) by `batch.logprobs` and `batch.entropies`.
 
     Shares of any split into micro-batches of whole answers add up to the same loss and gradient. The gradient outside the
     mask is exactly 0, whatever stands there. `meter` gets the numbers of the tokens, and the terms `policy_loss` and
     `kl_loss` of the share, whose sums are those of the step. `kl_coef` overrides the option (it may adapt).
-    Raises NonFiniteRows, naming rows, and ValueError for shapes that would be broadcast.
+    Raises NonFiniteRows, naming rows, and ValueError for shapes that would be broadcast or an entropy bonus without entropies.
     """
     for name in batch.__slots__:
         if (found := getattr(batch, name)) is not None and found.shape != batch.logprobs.shape:
             raise ValueError(f"{name} has the shape {tuple(found.shape)}, the log-probabilities {tuple(batch.logprobs.shape)}")
     weight = (algorithm.options.kl_coef if kl_coef is None else kl_coef) if algorithm.options.kl == "loss" else 0.0
-    return _InBlocks.apply(batch.logprobs, algorithm, batch, totals, meter, weight)  # type: ignore[no-any-return]
+    loss: Tensor = _InBlocks.apply(batch.logprobs, algorithm, batch, totals, meter, weight)  # type: ignore[assignment]
+    return loss - _entropy_bonus(algorithm, batch, totals, meter) if algorithm.options.entropy_coef else loss
+
+
+def _entropy_bonus(algorithm: Algorithm, batch: TokenBatch, totals: Totals, meter: Meter) -> Tensor:
+    """c agg(H). It is linear in the entropies, so that nothing but the mask is kept for its gradient."""
+    if batch.entropies is None:
+        raise ValueError("entropy_coef is set, and the batch has no entropies")
+    _require_finite("entropies are", batch.entropies, batch.mask, 0)
+    meter.add("entropy", batch.entropies, batch.mask)
+    return algorithm.options.entropy_coef * aggregate(batch.entropies, batch.mask, totals, algorithm.options)
 
 
 class _InBlocks(Function):

@@ -52,6 +52,8 @@ class AlgorithmOptions(Section):
     kl_horizon: int = Field(default=10_000, gt=0)
     """Answers over which the adaptive coefficient moves; larger is slower."""
 
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """Weight of an entropy bonus: the entropy of the trained tokens, aggregated as the loss is, is taken from the loss. 0 is off."""
     tis: Correction = "off"
     """Truncated importance sampling: weigh the loss of a token by pi_old / pi_rollout, bounded (`evr1_core.train.terms`)."""
     tis_max: float | None = Field(default=2.0, gt=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from evr1_core.policy import forward
 from evr1_core.train.kl import MAX_LOG_RATIO
 from evr1_core.train.options import AlgorithmOptions
 
@@ -46,9 +47,8 @@ def importance_weights(old: Tensor, rollout: Tensor, mask: Tensor, options: Algo
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Entropy of softmax(logits / temperature), [..., V] -> [...]: logsumexp(z) - sum_v p_v z_v; a logit of -inf has p = 0."""
-    logprobs = (logits / temperature).log_softmax(dim=-1)
-    return -torch.where(logprobs.isinf(), torch.zeros_like(logprobs), logprobs.exp() * logprobs).sum(dim=-1)
+    """Entropy of softmax(logits / temperature), [..., V] -> [...]; a logit of -inf has p = 0."""
+    return forward.entropy((logits / temperature).log_softmax(dim=-1))
 
 
 def full_kl(logits: Tensor, reference: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def _accumulate(
     meter: Meter,
 ) -> None:
     """Forward and backward of one micro-batch; its numbers go to `meter`."""
-    logprobs = policy.logprobs([batch.rows[i] for i in indices])
+    logprobs, *entropies = policy.outputs([batch.rows[i] for i in indices], entropies=algorithm.options.entropy_coef > 0)
     length, device = logprobs.shape[1], logprobs.device
     mask = batch.mask[indices, :length].to(device)
     offline = batch.offline[indices, None].to(device) & mask
@@ -115,6 +115,7 @@ def _accumulate(
         rollout_logprobs=rollout,
         offline=offline if bool(batch.offline.any()) else None,
         reference_logprobs=reference,
+        entropies=entropies[0] if entropies else None,
     )
     try:
         loss = step_loss(algorithm, tokens, totals, meter, batch.known.kl_coef)

@@ -360,13 +360,13 @@ def test_data_that_is_used_up_ends_the_run_for_good(settings: list[str]) -> None
 def test_a_gradient_that_is_no_number_ends_the_run_after_its_last_good_step(
     settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def poisoned(self: Policy, rows: Any) -> torch.Tensor:
-        found = forward(self, rows)
-        return found * float("nan") if self.steps == 2 and found.requires_grad else found
+    def poisoned(self: Policy, rows: Any, **asked: Any) -> tuple[torch.Tensor, ...]:
+        found = forward(self, rows, **asked)
+        return tuple(one * float("nan") for one in found) if self.steps == 2 and found[0].requires_grad else found
 
-    forward = Policy.logprobs
+    forward = Policy.outputs
     with monkeypatch.context() as patch, pytest.raises(NonFinite, match="log-probabilities are not finite for samples q"):
-        patch.setattr(Policy, "logprobs", poisoned)
+        patch.setattr(Policy, "outputs", poisoned)
         train(settings)
     run = run_of(settings)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]

@@ -138,13 +138,13 @@ def test_a_loss_that_is_no_number_changes_nothing_and_names_the_samples(adapter:
 def counted(one: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of every forward pass of the policy from now on."""
     passes: list[int] = []
-    forward = one.logprobs
+    forward = one.outputs
 
-    def logprobs(rows: Any) -> torch.Tensor:
+    def outputs(rows: Any, **asked: Any) -> tuple[torch.Tensor, ...]:
         passes.append(len(rows))
-        return forward(rows)
+        return forward(rows, **asked)
 
-    monkeypatch.setattr(one, "logprobs", logprobs)
+    monkeypatch.setattr(one, "outputs", outputs)
     return passes
 
 
