@@ -156,14 +156,8 @@ class _Walk:
         self, decode: VideoDecode, container: Any, stream: Any, last: int, careful: bool, beside: ThreadPoolExecutor | None,
         jumped: bool = False,
     ) -> None:  # fmt: skip
-        self.decode, self.container, self.stream, self.careful, self.beside, self.jumped = (
-            decode,
-            container,
-            stream,
-            careful,
-            beside,
-            jumped,
-        )
+        self.decode, self.container, self.stream = decode, container, stream
+        self.careful, self.beside, self.jumped = careful, beside, jumped
         self.wanted, self.last = decode._wanted, last
         self.skips = not careful and not decode.info.ordinal and stream.codec_context.name in SKIPPABLE
         self.soon = set(islice(self.wanted, decode._place, last)) if self.skips else set()
@@ -175,7 +169,7 @@ class _Walk:
     def frames(self) -> Frames:
         """Whether all that is wanted came; a short cut ends with False as soon as that is in doubt."""
         for frame in self._decoded():
-            if frame is None or not self._place(frame):
+            if frame is None or not self._take(frame):
                 if not self.careful:
                     return False
                 continue
@@ -187,7 +181,7 @@ class _Walk:
         yield from self._ready(sys.maxsize)
         return self.decode._given == self.last - 1
 
-    def _place(self, frame: Any) -> bool:
+    def _take(self, frame: Any) -> bool:
         """Whether the frame is what a plain walk would give; if it is a wanted one, it is kept."""
         decode = self.decode
         moment = decode.seen if decode.info.ordinal else frame.pts

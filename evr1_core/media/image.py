@@ -57,8 +57,8 @@ def _opened(path: str) -> Iterator[Image.Image]:
     name = check_file(path)
     try:
         with warnings.catch_warnings():
-            # Pillow warns at half of what it refuses; the limit that counts is ours, below.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Of half of what Pillow refuses (the limit that counts is ours, below), and of tags that it can't read and skips.
+            warnings.simplefilter("ignore")
             with Image.open(name, formats=_FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise MediaError(name, "unsupported", f"{image.width}x{image.height} pixels; at most {MAX_PIXELS:,} are decoded")
@@ -74,9 +74,13 @@ def _opened(path: str) -> Iterator[Image.Image]:
 
 def _unidentified(path: str) -> MediaError:
     """What a file is that Pillow doesn't open."""
+    from PIL import features
+
     signature = sniff(path)
-    if signature in ("AVIF", "HEIC", "JPEG XL", "SVG"):
+    if signature in ("HEIC", "JPEG XL", "SVG") or (signature == "AVIF" and not features.check("avif")):
         return MediaError(path, "unsupported", f"{signature} isn't read here; convert it to PNG or JPEG")
+    if signature:
+        return MediaError(path, "damaged", f"it begins as {signature}, but its header is broken")
     with open(path, "rb") as file:
         head = file.read(256)
     if head[4:8] == b"ftyp" or head.startswith((b"\x1aE\xdf\xa3", b"RIFF", b"FLV", b"\x00\x00\x01\xba")):

@@ -180,6 +180,8 @@ def test_half_a_file_is_damaged(tmp_path: Path) -> None:
         (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported", "HEIC isn't read here"),
         (b"\0\0\0\x0cJXL \r\n\x87\n", "unsupported", "JPEG XL isn't read here"),
         (b"\0\0\0\x18ftypisom\0\0\0\0isommp41", "unsupported", "looks like a video"),
+        (b"\0\0\0\x18ftypavif\0\0\0\0mif1avif" + bytes(40), "damaged", "it begins as AVIF, but its header is broken"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "damaged", "it begins as PNG, but its header is broken"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "damaged", "the file holds text"),
         (bytes(range(256)), "damaged", "not an image file that is read here"),
     ],
@@ -207,3 +209,17 @@ def test_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(MediaError, match="unsupported: too many pixels"):
         probe_image(tmp_path / "x.png")
+
+
+def test_what_pillow_warns_of_is_not_printed(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Files without a name in the line, one for each broken tag."""
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    Image.new("RGB", (64, 48)).save(tmp_path / "x.tiff", exif=exif)
+    content = (tmp_path / "x.tiff").read_bytes()
+    place = content.index(struct.pack("<HH", 0x010E, 2))
+    (tmp_path / "x.tiff").write_bytes(content[: place + 4] + struct.pack("<I", 10**6) + content[place + 8 :])
+    with Image.open(tmp_path / "x.tiff") as image:
+        image.getexif().get(0x0112)
+    assert len(recwarn) == 1
+    assert decode_image(tmp_path / "x.tiff", 48, 64).shape == (1, 3, 48, 64) and len(recwarn) == 1
