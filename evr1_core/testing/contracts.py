@@ -69,7 +69,7 @@ def check_plugin(module: ModuleType | str) -> list[Spec]:
 
 
 def check_reward(spec: RewardSpec, examples: Sequence[Example] = ()) -> None:
-    """A reward: total and deterministic on anything, within [0, 1], and right on the examples."""
+    """A reward: total and deterministic on anything, within [0, 1], the same in a batch and alone, and right on the examples."""
     _run(contracts(spec, examples))
 
 
@@ -120,6 +120,7 @@ def contracts(spec: Spec, examples: Sequence[Example] = ()) -> Iterator[Rule]:
     if isinstance(spec, RewardSpec):
         yield "total", lambda: _total(spec)
         yield "deterministic", lambda: _deterministic(spec)
+        yield "batch", lambda: _batch(spec)
         yield from ((f"example-{index}", _example(spec, example)) for index, example in enumerate(examples))
     elif isinstance(spec, AlgorithmSpec):
         from evr1_core.testing.algorithms import rules
@@ -248,6 +249,9 @@ def _outcome(spec: RewardSpec, reward: Any, row: Sample, text: str) -> Any:
 def _total(spec: RewardSpec) -> None:
     plugins.check_requirements(spec)
     reward = plugins.build(spec)
+    if hasattr(reward, "prepare"):
+        for _ in range(2):  # it is called before every answer
+            reward.prepare()
     for row in _samples(spec):
         for text in ABSURD:
             _outcome(spec, reward, row, text)
@@ -261,6 +265,25 @@ def _deterministic(spec: RewardSpec) -> None:
     backward = [_outcome(spec, second, row, text) for row, text in reversed(cases)][::-1]
     for (row, text), one, other in zip(cases, forward, backward, strict=True):
         _require(one == other, f"{_title(spec)}, gold {row.answer!r}, answer {text!r}: gave {one!r}, then {other!r}")
+
+
+def _batch(spec: RewardSpec) -> None:
+    """What `score_batch` gives for each of several answers is what the call gives for it alone, in any order."""
+    from evr1_core.scoring.reward import Answer, ScoringStop
+
+    plugins.check_requirements(spec)
+    reward = plugins.build(spec)
+    if not hasattr(reward, "score_batch"):
+        return
+    cases = [(row, text) for row in _samples(spec) for text in ABSURD[:12]]
+    alone = [(row, text, found) for row, text in cases if not str(found := _outcome(spec, reward, row, text)).startswith("invalid gold")]
+    for order in (alone, alone[::-1]):
+        given = list(reward.score_batch([(row, Answer(text)) for row, text, _ in order]))
+        _require(len(given) == len(order), f"{_title(spec)}: score_batch gave {len(given)} scores for {len(order)} answers")
+        for (row, text, expected), one in zip(order, given, strict=True):
+            found = f"{type(one).__name__}: {one.cause}" if isinstance(one, ScoringStop) else one
+            where = f"{_title(spec)}, gold {row.answer!r}, answer {text[:60]!r}"
+            _require(found == expected, f"{where}: score_batch gave {found!r}, the call {expected!r}")
 
 
 def _example(spec: RewardSpec, example: Example) -> Callable[[], None]:

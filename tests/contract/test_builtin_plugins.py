@@ -61,6 +61,19 @@ class Checked:
     def __call__(self, sample, answer): return 1.0
     def check(self, sample): raise KeyError("gold")
 
+class Together:
+    def __call__(self, sample, answer): return float(answer.text == "right")
+    def score_batch(self, pairs): return [self(*pair) for pair in pairs]
+class Short(Together):
+    def score_batch(self, pairs): return [0.0]
+class Sorted(Together):
+    def score_batch(self, pairs): return [float(place == 0) for place, _ in enumerate(pairs)]
+class Unprepared(Together):
+    started = False
+    def prepare(self):
+        assert not self.started, "started twice"
+        self.started = True
+
 class Open(BaseModel):
     x: int = 1
 class Required(BaseModel):
@@ -92,6 +105,9 @@ def reward(**fields: Any) -> RewardSpec:
         ({"target": "evr1_test_faulty:text"}, "gave '1', not a number"),
         ({"target": "evr1_test_faulty:random"}, "gave 0.* then 0"),
         ({"target": "evr1_test_faulty:Checked"}, "check raised KeyError.*InvalidGold"),
+        ({"target": "evr1_test_faulty:Short"}, "score_batch gave 1 scores for"),
+        ({"target": "evr1_test_faulty:Sorted"}, r"score_batch gave 1\.0, the call 0\.0"),
+        ({"target": "evr1_test_faulty:Unprepared"}, "started twice"),
         ({"target": "evr1_test_faulty:nothing"}, "evr1_test_faulty has no 'nothing'"),
         ({"target": "evr1_test_faulty"}, "must read 'package.module:attribute'"),
         ({"config": "evr1_test_faulty:Open", "target": "evr1_test_faulty:Checked"}, "Open must refuse unknown keys"),
@@ -111,6 +127,7 @@ def test_faulty_rewards_are_caught(faulty: None, fields: dict[str, Any], message
 
 
 def test_examples_are_checked(faulty: None) -> None:
+    check_reward(reward(target="evr1_test_faulty:Together"))
     check_reward(reward(), [Example(sample("r"), "right", 1.0), Example(sample("r"), "wrong", 0.0)])
     with pytest.raises(ContractBroken, match=re.escape("'right' for gold 'A' gave 1.0, not 0.5")):
         check_reward(reward(), [Example(sample("r"), "right", 0.5)])
