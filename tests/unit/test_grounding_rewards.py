@@ -186,6 +186,7 @@ def test_frames():
         (BOXES, [5, 5, 0, 9], {"box_format": "xywh"}, "bad_box"),
         (BOXES, BOX, {"box_format": "cxcywh"}, "box_format"),
         (BOXES, BOX, {"box_frame": "percent"}, "box_frame"),
+        (BOXES, BOX, {"box_frame": ["pixel"]}, "box_frame"),
         (BOXES, BOX, {"answer_box_frame": "unit"}, "missing_size"),
         (BOXES, BOX, {"answer_width": 320, "answer_height": 240}, "missing_size"),
         (TUBE, BOX, {}, "type"),

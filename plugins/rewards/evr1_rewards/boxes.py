@@ -129,7 +129,7 @@ class Frames:
         frame = row.get("box_frame", "pixel")
         answer_frame = row.get("answer_box_frame", frame)
         box_format = row.get("box_format", "xyxy")
-        if frame not in FRAMES or answer_frame not in FRAMES:
+        if not {str(frame), str(answer_frame)} <= FRAMES.keys():
             raise InvalidGold("box_frame")
         if box_format not in ("xyxy", "xywh"):
             raise InvalidGold("box_format")
