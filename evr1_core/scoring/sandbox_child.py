@@ -150,6 +150,7 @@ def _without_filters() -> list[str]:
     for module, names in (
         (_posixsubprocess, ("fork_exec",)),
         (posix, ("setsid", "setpgid", "mkfifo", "mknod", "chroot", "openpty", "memfd_create", "pidfd_open", "setuid", "nice")),
+        (posix, ("setpriority", "sched_setaffinity", "sched_setscheduler", "sched_setparam")),
     ):
         for name in names:
             if hasattr(module, name):

@@ -38,7 +38,7 @@ _FATAL: dict[str, tuple[int | None, int | None]] = {
     "timer_create": (222, 107), "io_uring_setup": (425, 425), "bpf": (321, 280),
 }  # fmt: skip
 
-# name: (numbers, index of the argument, "clear" | "set" | "one of", its bits or values, what else happens)
+# name: (numbers, index of the argument, "clear" | "set" | "one of" | "null", its bits or values, what else happens)
 _WRITES = 0o1103  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC
 _DESCRIPTOR_FLAGS = (0, 1, 2, 3, 4, 1030)  # fcntl: no F_SETOWN and F_SETSIG, which send signals
 _TERMINAL = (0x5401, 0x5413, 0x5421, 0x5450, 0x5451)  # ioctl: isatty, window size, non-blocking, close-on-exec
@@ -49,8 +49,8 @@ _CONDITIONAL = (
     ((72, 25), 1, "one of", _DESCRIPTOR_FLAGS, _EPERM),  # fcntl
     ((16, 29), 1, "one of", _TERMINAL, _EPERM),  # ioctl
     ((53, 199), 0, "one of", (_AF_UNIX,), _EPERM),  # socketpair: event loops wake themselves with one
-    ((44, 206), 4, "one of", (0,), _EPERM),  # sendto: no address
-    ((302, 261), 2, "one of", (0,), _EPERM),  # prlimit64: no new limit
+    ((44, 206), 4, "null", (), _EPERM),  # sendto: no address
+    ((302, 261), 2, "null", (), _EPERM),  # prlimit64: no new limit
     ((56, 220), 0, "set", (_CLONE_THREAD,), _KILL),  # clone: threads, not processes
 )
 _CLONE3 = 435  # its flags are in memory that a filter can't see; the C library falls back to clone
@@ -84,8 +84,11 @@ def filter_program(machine: str = "") -> bytes:
 
 
 def _condition(argument: int, test: str, values: tuple[int, ...], otherwise: int) -> list[tuple[int, int, int, int]]:
-    """Instructions that look at the lower half of one argument and always return."""
+    """Instructions that look at the lower half of one argument, of a pointer at both, and always return."""
     body = [(_LOAD, 0, 0, 16 + 8 * argument)]
+    if test == "null":
+        upper = (_LOAD, 0, 0, 20 + 8 * argument)
+        return [*body, (_EQUAL, 0, 2, 0), upper, (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, otherwise), (_RETURN, 0, 0, _ALLOW)]
     if test == "one of":
         for value in values:
             body += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]

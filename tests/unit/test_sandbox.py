@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -195,6 +196,8 @@ ATTACKS = {
     "debugger": ("import sys\nsys.settrace(lambda *a: None)", {"forbidden"}),
     "second interpreter": ("import _xxsubinterpreters", {"forbidden"}),
     "raises its limits": ("import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))", {"forbidden"}),
+    "goes before others": ("import os\nos.setpriority(os.PRIO_PROCESS, 0, -20)", {"forbidden", "error"}),
+    "moves to other cores": ("import os\nos.sched_setaffinity(0, {0})", {"forbidden", "error"}),
     # network and memory
     "socket": ("import socket\nsocket.create_connection(('127.0.0.1', 80))", {"forbidden"}),
     "datagrams": ("import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM)", {"forbidden"}),
@@ -262,7 +265,8 @@ def test_signals_can_not_be_ignored_or_set():
     assert run_python("import signal\nsignal.alarm(1)").end in ("forbidden", "error")
 
 
-@pytest.mark.parametrize("name", ("fork", "raw fork_exec", "system", "reads a file", "lists", "socket", "own memory", "daemon", "ctypes"))
+@pytest.mark.parametrize("name", ("fork", "raw fork_exec", "system", "reads a file", "lists", "socket", "own memory", "daemon", "ctypes",
+                                  "goes before others", "moves to other cores"))  # fmt: skip
 def test_the_audit_hook_holds_alone(name):
     run = run_python(ATTACKS[name][0], expression="answer", limits=SHORT, layers=())
     assert run.end in ("forbidden", "error") and run.layers == ()
@@ -325,3 +329,30 @@ def test_a_machine_without_processes_is_not_the_answers_fault(monkeypatch):
 def test_programs_for_two_machines():
     assert len(filter_program("x86_64")) % 8 == 0 < len(filter_program("aarch64"))
     assert filter_program("x86_64") != filter_program("aarch64") and filter_program("riscv64") == b""
+
+
+def verdict(number: int, *arguments: int) -> int:
+    """What the filter says about a system call on x86-64, by the four instructions that it is made of."""
+    data = struct.pack("=iIQ6Q", number, 0xC000003E, 0, *arguments, *[0] * (6 - len(arguments)))
+    program = list(struct.iter_unpack("=HBBI", filter_program("x86_64")))
+    at = loaded = 0
+    while True:
+        kind, met, missed, value = program[at]
+        if kind == 0x06:
+            return value
+        if kind == 0x20:
+            loaded = int.from_bytes(data[value : value + 4], sys.byteorder)
+            holds = None
+        else:
+            holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}[kind]
+        at += 1 + (0 if holds is None else met if holds else missed)
+
+
+def test_pointers_are_looked_at_in_full():
+    allowed, refused = verdict(0), verdict(72, 0, 8)  # read; F_SETOWN
+    limits, send = 302, 44
+    assert allowed != refused
+    for call, place in ((limits, 2), (send, 4)):
+        before = [0] * place
+        assert verdict(call, *before, 0) == allowed
+        assert {verdict(call, *before, pointer) for pointer in (1, 1 << 32, 7 << 32, (1 << 48) + 4)} == {refused}
