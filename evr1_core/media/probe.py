@@ -8,7 +8,6 @@ by the deadline of the child process that probes (`guard.DecodeGuard`).
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,8 +23,6 @@ from evr1_core.media.orientation import orientation
 if TYPE_CHECKING:
     import numpy as np
 
-logger = logging.getLogger(__name__)
-
 _RAW = ("h264", "hevc", "m4v")
 _UNTIMED = ("avi", *_RAW)
 """Containers without presentation times: the times of their packets are in decode order, so frames are told apart by counting."""
@@ -39,7 +36,6 @@ _UNKNOWN = -(2**63)
 """In place of a time that a packet doesn't give."""
 _HDR = {16: "PQ", 18: "HLG"}
 """Transfer functions of high dynamic range, by their number in ITU-T H.273."""
-_told_of_hdr = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +163,6 @@ def probe_video(path: str) -> MediaInfo:
     wide, tall = max(1, round(frame.width * aspect)), frame.height
     if up.swaps_sides:
         wide, tall = tall, wide
-    if hdr:
-        _tell_of_hdr(path, hdr)
     exact = clock.counted or (grid is not None and not scanned)
     fps, duration, constant = _rate(stamps, clock.time_base, rate, None if exact else _last_duration(table))
     return MediaInfo(
@@ -184,14 +178,6 @@ def _check_area(path: str, width: int, height: int) -> None:
 
     if width * height > MAX_PIXELS:
         raise MediaError(path, "unsupported", f"{width}x{height} pixels; at most {MAX_PIXELS:,} are decoded")
-
-
-def _tell_of_hdr(path: str, hdr: str) -> None:
-    """One warning per process."""
-    global _told_of_hdr
-    if not _told_of_hdr:
-        _told_of_hdr = True
-        logger.warning("%s has high dynamic range (%s): colours are used as stored, without tone mapping. Not said again.", path, hdr)
 
 
 def first_frame(path: str) -> tuple[Any, Fraction, int]:

@@ -101,6 +101,7 @@ class MediaStore:
         self._full_until = 0.0
         """Moment of `time.monotonic` until which nothing is stored, since the disk refused."""
         self._reported: set[str] = set()
+        self._told_of_hdr = False
 
     def load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip:
         """The clip of `ref`: uint8 frames [T, 3, H, W] with their clock.
@@ -223,6 +224,10 @@ class MediaStore:
             answer = Answer()
             perform(request, lambda message, frame: answer.take(message, _copy(frame)), time.monotonic() + self.deadline)
         assert answer.plan is not None
+        if answer.info["hdr"] and not self._told_of_hdr:
+            self._told_of_hdr = True
+            _log.warning("%s has high dynamic range (%s): colours are used as stored, without tone mapping. Not said again.",
+                         request.path, answer.info["hdr"])  # fmt: skip
         return answer, answer.plan
 
     def _tolerated(self, clip: Clip, path: str) -> Clip:
@@ -304,4 +309,9 @@ def _each(
             return error
 
     with ThreadPoolExecutor(max(1, min(workers, len(refs)))) as pool:
-        return [outcome.result() for outcome in [pool.submit(one, *pair) for pair in zip(refs, budgets, strict=True)]]
+        outcomes = [pool.submit(one, *pair) for pair in zip(refs, budgets, strict=True)]
+        try:
+            return [outcome.result() for outcome in outcomes]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for the media at work, not for all
+            raise

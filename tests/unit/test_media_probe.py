@@ -32,6 +32,7 @@ from evr1_core.media.image import decode_image
 from evr1_core.media.orientation import Orientation, from_matrix, orientation
 from evr1_core.media.plan import plan
 from evr1_core.media.probe import first_frame, probe
+from evr1_core.media.store import MediaStore
 from evr1_core.types import Budget, MediaRef, PatchFactors
 
 ORIENTATIONS = [Orientation(rotation, mirrored) for rotation in (0, 90, 180, 270) for mirrored in (False, True)]
@@ -109,18 +110,19 @@ def test_pixels_that_are_not_square_turned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "hdr"), [(16, "PQ"), (18, "HLG"), (1, "")])
-def test_high_dynamic_range_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, number: int, hdr: str
-) -> None:
+def test_high_dynamic_range_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, hdr: str) -> None:
     def prepare(stream: Any) -> None:
         stream.codec_context.color_trc = number
 
-    monkeypatch.setattr(probe_module, "_told_of_hdr", False)
-    path = write_clip(tmp_path / "x.mp4", 4, prepare=prepare)
+    paths = [write_clip(tmp_path / name, 4, prepare=prepare) for name in ("x.mp4", "y.mp4")]
+    assert probe(paths[0]).hdr == hdr
+    store = MediaStore(tmp_path, "decode-only", isolate=False)
     with caplog.at_level(logging.WARNING):
-        assert [probe(path).hdr for _ in range(3)] == [hdr] * 3
+        for path in paths * 2:
+            store.plan(MediaRef(path, "video"), Budget(), PatchFactors(32))
+            store.load(MediaRef(path, "video"), Budget(), PatchFactors(32))
     warnings = [record.getMessage() for record in caplog.records if "dynamic range" in record.getMessage()]
-    assert len(warnings) == bool(hdr) and all(path in warning and hdr in warning for warning in warnings)
+    assert len(warnings) == bool(hdr) and all(paths[0] in warning and hdr in warning for warning in warnings)
 
 
 UNEVEN = [0, 100, 200, 300, 1300, 3300, 3400, 6000]

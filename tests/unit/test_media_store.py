@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import pytest
 from media_clips import clip
 from PIL import Image
 
-from evr1_core.errors import Evr1Error, MediaError
+from evr1_core.errors import Evr1Error, MediaError, RequestError
 from evr1_core.media import decode as decode_module
 from evr1_core.media import guard as guard_module
 from evr1_core.media import store as store_module
@@ -376,6 +377,7 @@ def test_descriptors_and_memory_stay_over_many_files(tmp_path: Path) -> None:
     store.load_many(refs * 10, BUDGET, FACTORS, workers=1)
     assert store._guard is not None
     process = store._guard._idle[0].process.pid
+    gc.collect()  # stores of other tests
     before = usage(os.getpid())[0], *usage(process)
     store.load_many(refs * 167, BUDGET, FACTORS, workers=1)
     after = usage(os.getpid())[0], *usage(process)
@@ -495,3 +497,10 @@ def test_a_size_that_no_memory_holds(tmp_path: Path, picture: MediaRef) -> None:
         for act in (store.plan, store.load):
             with pytest.raises(MediaError, match=r"unsupported: the budget makes it \d+x\d+ pixels; at most 178,956,970 are made"):
                 act(ref, huge, FACTORS)
+
+
+def test_an_error_ends_the_rest_of_many(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path)
+    with pytest.raises(RequestError, match="start is -1"):
+        store.load_many([video("bframes.mp4", -1.0), *map(video, GOOD)], BUDGET, FACTORS, workers=1)
+    assert store.counters.decoded <= 1
