@@ -21,7 +21,7 @@ def missing_bytes(path: str) -> int:
         head = file.read(12)
         file.seek(0)
         if head.startswith(b"\x1aE\xdf\xa3"):
-            end = _segment_end(file)
+            end = _segment_end(file, size)
         elif head[:4] == b"RIFF":
             end = 8 + int.from_bytes(head[4:8], "little")
         elif head[4:8] in (b"ftyp", b"styp", b"moov", b"mdat", b"free", b"wide"):
@@ -31,10 +31,10 @@ def missing_bytes(path: str) -> int:
     return max(0, end - size)
 
 
-def _segment_end(file: BinaryIO) -> int:
+def _segment_end(file: BinaryIO, size: int) -> int:
     file.seek(4)
     head = _length(file)
-    if head is None:
+    if head is None or head > size:
         return 0
     file.seek(head, os.SEEK_CUR)
     if file.read(4) != b"\x18\x53\x80\x67":

@@ -11,12 +11,17 @@ import av
 import numpy as np
 
 from evr1_core.media.probe import MediaInfo
+from evr1_core.types import MediaRef
 
 CLIPS = Path(__file__).parents[1] / "clips"
 
 
 def clip(name: str) -> str:
     return str(CLIPS / name)
+
+
+def video(name: str, start: float | None = None, end: float | None = None) -> MediaRef:
+    return MediaRef(clip(name), "video", start, end)
 
 
 def grey(index: int) -> np.ndarray:
