@@ -114,7 +114,8 @@ class _Child:
 
 
 class DecodeGuard:
-    """A pool of decoding children, as many as there are callers at a time. Safe for threads and across forks."""
+    """A pool of decoding children, as many as there are callers at a time. Safe for threads, and across forks of a process whose other
+    threads are idle (a lock that one of them holds stays locked in the copy)."""
 
     def __init__(self, deadline: float, command: list[str] | None = None, memory: int = MEMORY) -> None:
         self.deadline = deadline

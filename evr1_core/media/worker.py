@@ -21,6 +21,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -201,6 +202,11 @@ def main(memory: int, lifeline: int) -> None:
             out.write(frame.reshape(-1).data)
         out.flush()
 
+    # Before it is ready, so that a library that doesn't load is not taken for a fault of the first file.
+    import av.filter  # noqa: F401
+    import numpy as np  # noqa: F401
+    from PIL import Image  # noqa: F401
+
     out.write(b"\0")
     out.flush()
     for line in sys.stdin.buffer:
@@ -212,6 +218,10 @@ def main(memory: int, lifeline: int) -> None:
             perform(Request.parse(given), send, time.monotonic() + deadline)
         except MediaError as error:
             send({"error": error.code, "reason": error.reason}, None)
+        except Exception as error:
+            # What neither library nor reader foresaw: the file is named with it, and the place in the code is on stderr.
+            traceback.print_exc()
+            send({"error": "damaged", "reason": f"reading it failed with {type(error).__name__}: {error}"[:200]}, None)
         signal.alarm(0)
 
 

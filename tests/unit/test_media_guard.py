@@ -74,6 +74,23 @@ def test_a_broken_installation_is_no_damaged_file(tmp_path: Path) -> None:
         store.load_many([video("bframes.mp4")] * 2, BUDGET, FACTORS)
 
 
+def test_a_broken_library_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "av").mkdir()
+    (tmp_path / "av" / "__init__.py").write_text("raise ImportError('libavcodec.so.62: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Evr1Error, match=r"can't be started: .*ImportError: libavcodec\.so\.62: cannot open shared object file"):
+        MediaStore(tmp_path, "decode-only").load(video("bframes.mp4"), BUDGET, FACTORS)
+
+
+def test_an_error_that_nobody_foresaw_names_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store, odd = guarded(tmp_path, "raise IndexError('list index out of range')", 30.0)
+    for _ in range(2):
+        with pytest.raises(MediaError, match=r"hang\.mp4: damaged: reading it failed with IndexError: list index out of range"):
+            store.load(odd, BUDGET, FACTORS)
+    assert "Traceback" in capfd.readouterr().err
+    assert len(store.load(video("bframes.mp4"), BUDGET, FACTORS).frames) == 8 and store._guard is not None and store._guard.started == 1
+
+
 def test_a_child_that_never_gets_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "START", 0.5)
     store = MediaStore(tmp_path)
