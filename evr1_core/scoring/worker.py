@@ -80,7 +80,8 @@ def main(fd: int) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
     if setup.memory_limit:
-        _limit(resource.RLIMIT_AS, setup.memory_limit)
+        # The soft limit alone: a helper process of a reward may need more address space than that (a browser reserves 1 TiB).
+        _limit(resource.RLIMIT_AS, setup.memory_limit, resource.getrlimit(resource.RLIMIT_AS)[1])
     worker = _Worker(connection, setup)
     while True:
         try:
@@ -170,8 +171,9 @@ def _record(score: Score) -> dict[str, Any]:
     return {name: getattr(score, name) for name in _FIELDS} | {"parts": dict(score.parts)}
 
 
-def _limit(kind: int, value: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
+def _limit(kind: int, value: int, hard: int | None = None) -> None:
+    """Soft and hard limit, as far as the present hard limit allows."""
+    allowed = resource.getrlimit(kind)[1]
+    if allowed != resource.RLIM_INFINITY:
+        value = min(value, allowed)
+    resource.setrlimit(kind, (value, value if hard is None else hard))

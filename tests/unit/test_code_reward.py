@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 
@@ -17,7 +18,7 @@ from evr1_core.scoring.helper import Exceeded, Helper
 from evr1_core.scoring.pool import Item, ScoringPool
 from evr1_core.scoring.score import Scorer, training_value
 from evr1_core.types import Sample, Score
-from evr1_rewards import python_code, svg_drawing
+from evr1_rewards import html_screenshot, python_code, svg_drawing
 from evr1_rewards.code import fences
 from evr1_rewards.python_tests import read_tests, same
 
@@ -372,10 +373,39 @@ def test_html_attributes():
     assert score('<answer><a class="a" href="y">t</a></answer>', row("html", gold)).parts["attributes"] == pytest.approx(2 / 5)
 
 
-def test_screenshots_need_a_browser():
+def test_screenshots_need_a_browser(monkeypatch):
+    monkeypatch.setattr("evr1_rewards.html_screenshot.shutil.which", lambda name: None)
     found = score(f"<answer>{LIST}</answer>", row("html", LIST, scoring={"render": True}))
     assert found.status == "failed" and found.reason.startswith("missing_dependency")
     assert training_value(found, RewardSection()) is None
+
+
+@pytest.mark.skipif(not any(map(shutil.which, html_screenshot.BROWSERS)), reason="needs Chromium or Chrome")
+def test_screenshots_are_half_of_the_score():
+    gold = '<h1 style="color: red">Title</h1><p>Some words</p>'
+    rendered = row("html", gold, scoring={"render": True})
+    other = gold.replace("red", "blue")
+    with ScoringPool(RewardSection(), workers=1) as pool:
+        same, recoloured = pool.score([Item(rendered, f"<answer>{code}</answer>") for code in (gold, other)])
+    assert same.accuracy == 1 and same.parts["picture"] == 1
+    tree = score(f"<answer>{other}</answer>", row("html", gold)).accuracy
+    assert recoloured.accuracy == pytest.approx(0.5 * tree + 0.5 * recoloured.parts["picture"])
+    assert recoloured.parts["picture"] < 0.5
+
+
+@pytest.mark.skipif(not any(map(shutil.which, html_screenshot.BROWSERS)), reason="needs Chromium or Chrome")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "<script>document.body.style.background='black'</script>",
+        "<body onload=\"document.body.style.background='black'\">",
+        '<meta http-equiv="refresh" content="0;url=file:///etc/passwd">',
+        '<object data="file:///etc/passwd" width=700 height=500></object>',
+        '<link rel=stylesheet href="data:text/css,body{background:black}">',
+    ],
+)
+def test_a_page_shows_only_what_stands_in_it(code):
+    assert html_screenshot.screenshot("<p>x</p>" + code) == html_screenshot.screenshot("<p>x</p>")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from evr1_core.scoring import Answer, InvalidGold, ScoringFailed, Unparsed
 from evr1_core.scoring.helper import Exceeded, Helper
 from evr1_core.types import Sample, Score
 from evr1_rewards.code import CodeOptions, dice, fenced_code, fences, gold_code, weighted_mean
+from evr1_rewards.html_screenshot import NotShown, browser, screenshot
+from evr1_rewards.svg_drawing import likeness
 
 MAX_CHARS, MAX_NODES, MAX_DEPTH = 500_000, 20_000, 512
 SECONDS, MEMORY = 5.0, 1 << 30
@@ -58,7 +60,7 @@ class HtmlCode:
     def __call__(self, sample: Sample, answer: Answer) -> Score:
         gold = self._gold(sample)
         if self.options.render:
-            raise ScoringFailed("missing_dependency: scoring.render needs a headless browser")
+            browser()
         code = read_code(answer)
         try:
             found = parts_of(code)
@@ -66,6 +68,9 @@ class HtmlCode:
             return Score(accuracy=0.0, answer=code, parts={"faulty": 1.0})
         alike = {name: dice(found[name], gold[name]) for name in WEIGHTS}
         accuracy = weighted_mean([(WEIGHTS[name], value) for name, value in alike.items()])
+        if self.options.render:
+            alike["picture"] = _picture_likeness(code, gold_code(sample))
+            accuracy = weighted_mean([(0.5, accuracy), (0.5, alike["picture"])])
         return Score(accuracy=accuracy, answer=code, parts={name: value for name, value in alike.items() if value is not None})
 
     def _gold(self, sample: Sample) -> Mapping[str, Counter[Hashable]]:
@@ -73,6 +78,18 @@ class HtmlCode:
             return parts_of(gold_code(sample))
         except Faulty as fault:
             raise InvalidGold("html") from fault
+
+
+def _picture_likeness(code: str, gold: str) -> float | None:
+    """Of the two screenshots; None when both are blank. Raises InvalidGold, ScoringFailed."""
+    try:
+        wanted = screenshot(gold)
+    except NotShown as fault:
+        raise InvalidGold("html") from fault
+    try:
+        return likeness(screenshot(code), wanted)
+    except NotShown as fault:
+        raise ScoringFailed("timeout: the browser made no picture of the answer") from fault
 
 
 def read_code(answer: Answer) -> str:
