@@ -33,9 +33,10 @@ class MediaError(Evr1Error):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest known name, or the list of all when none is close."""
+    """`; did you mean 'x'?` for the closest known name, or when none is close the list of all, at most 40."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
+    more = f" and {len(names) - 40:,} more" if len(names) > 40 else ""
+    return f"; known: {', '.join(names[:40])}{more}" if names else ""

@@ -164,6 +164,8 @@ def test_no_case_is_no_success(tmp_path):
     assert "did you mean 'one'" in refusal("check", file, "--only", "ones")
     assert "no case of problem type 'mc'" in refusal("check", file, "--problem-type", "mc")
     assert "holds no case" in refusal("check", write(tmp_path / "b.jsonl"))
+    many = write(tmp_path / "many.jsonl", *({**CASE, "id": f"c{number}"} for number in range(50)))
+    assert refusal("check", many, "--only", "zzz").rstrip().endswith("c44 and 10 more")
 
 
 ROWS = (
