@@ -215,7 +215,7 @@ class DecodeGuard:
             said = [f"nothing within {START:g} s"]
         return Evr1Error(
             f"the process that decodes media can't be started: it {ended}. It said: {' | '.join(said) or 'nothing'}. "
-            f"Mend the installation; `{' '.join(self.command)}` shows the whole of it"
+            "Mend the installation; all that it said is on stderr"
         )
 
     def _ask(self, child: _Child, request: Request) -> Answer:
