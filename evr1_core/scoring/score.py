@@ -281,8 +281,9 @@ class Scorer:
             return Score(accuracy=None, status="failed", reason=_crash(fault)), strict
 
     def _answer(self, opened: _Opened) -> Answer:
-        assert opened.extracted.answer is not None
-        return replace(opened.extracted.answer, ask=self.judge)
+        answer = opened.extracted.answer
+        assert answer is not None
+        return Answer(answer.content, answer.source, self.judge)
 
 
 def check_rewards(section: RewardSection) -> None:
@@ -359,7 +360,8 @@ def _checked(found: Any) -> Score:
     else:
         return Score(accuracy=None, status="failed", reason=f"bad_score: the reward gave {str(found)[:80]!r}, not a number from 0 to 1")
     parts = {str(name): float(value) for name, value in score.parts.items() if math.isfinite(value)}
-    return replace(score, accuracy=accuracy, value=None, parts=parts, answer=None if score.answer is None else str(score.answer))
+    answer = None if score.answer is None else str(score.answer)
+    return Score(accuracy=accuracy, status=score.status, parts=parts, answer=answer, reason=score.reason)
 
 
 def _crash(fault: BaseException) -> str:
