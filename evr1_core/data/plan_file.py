@@ -11,7 +11,6 @@ import inspect
 import json
 import logging
 import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +24,7 @@ from evr1_core.data.prompts import PromptBuilder
 from evr1_core.data.rows import HIDDEN
 from evr1_core.data.templates import Templates
 from evr1_core.media import sampling
+from evr1_core.media.entry import unfinished
 from evr1_core.types import Sample
 
 FORMAT = 1
@@ -79,7 +79,7 @@ class PlanFile:
         head = {"format": FORMAT, "key": self.key, "media": len(plan.media), "rows": len(plan.rows)}
         body = "\n".join(json.dumps(line, separators=(",", ":")) for line in (head, *plan.media.items(), *plan.rows)).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".writing-{secrets.token_hex(8)}.tmp")
+        temporary = unfinished(self.path.parent)
         try:
             with temporary.open("xb") as file:
                 file.write(body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n")

@@ -185,7 +185,7 @@ def _files(paths: Iterator[Path]) -> Iterator[File]:
 
 
 def _unfinished(directory: Path) -> Iterator[Path]:
-    yield from directory.glob(f"[0-9a-f][0-9a-f]/{UNFINISHED}")
+    yield from directory.glob(f"*/{UNFINISHED}")  # entries and plans
     yield from directory.glob(f"hashes/[0-9a-f][0-9a-f]/{UNFINISHED}")
 
 

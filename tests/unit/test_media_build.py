@@ -20,6 +20,7 @@ from evr1_core.media import crew
 from evr1_core.media.build import Medium, Report, estimate, fill, survey
 from evr1_core.media.cache import DAY, FrameCache
 from evr1_core.media.crew import Progress
+from evr1_core.media.entry import unfinished
 from evr1_core.media.store import MediaStore
 from evr1_core.media.upkeep import contents, parse_size, prune, verify
 from evr1_core.types import Budget, MediaRef, PatchFactors
@@ -190,6 +191,15 @@ def test_prune_takes_the_least_recently_used_first(full: tuple[Path, list[Path]]
     done = prune(directory, max_bytes=10 * size)
     assert (done.entries, done.kept, done.kept_bytes) == (0, 2, 2 * size)
     assert prune(directory, max_bytes=0).kept == 0
+
+
+def test_prune_takes_what_killed_planners_left(full: tuple[Path, list[Path]]) -> None:
+    directory, _ = full
+    (directory / "plans").mkdir()
+    left = unfinished(directory / "plans")
+    left.write_bytes(b"x")
+    age_of(left, 7_200)
+    assert contents(directory).unfinished == 1 and prune(directory).unfinished == 1 and not left.exists()
 
 
 def test_prune_leaves_writers_and_readers_alone(full: tuple[Path, list[Path]]) -> None:
