@@ -247,11 +247,11 @@ class ScoringPool:
         """Score a chunk. When the worker is lost, the item it was at is lost, and the rest goes back in front."""
         batch = chunk.batch
         worker = self._worker(lane)
-        left, begun = list(chunk.places), list[int]()
+        left, begun, seconds = list(chunk.places), list[int](), LOAD_SECONDS
         try:
             worker.send([Task(self._lean(batch.items[place]), batch.replies.get(place, {})) for place in chunk.places])
             while left:
-                message = worker.receive(self.deadline * len(begun) if begun else LOAD_SECONDS)
+                message = worker.receive(seconds if begun else LOAD_SECONDS)
                 if "error" in message:
                     raise (RequestError if message["request"] else Evr1Error)(message["error"])
                 if "broken" in message:
@@ -264,7 +264,7 @@ class ScoringPool:
                     worker.served += len(begun)
                     begun = []
                 if "begin" in message:
-                    begun = [chunk.places[n] for n in message["begin"]]
+                    begun, seconds = [chunk.places[n] for n in message["begin"]], message["seconds"]
         except (Died, Late) as end:
             self._discard(lane)
             if self._closed:

@@ -95,6 +95,9 @@ class Reward(Protocol):
     `score_batch(pairs: list[tuple[Sample, Answer]]) -> list` scores several rows with the same options at once. Each result is
     what the call gives for that pair, or an instance of what it would raise; it must not depend on the other pairs. When it
     fails or takes too long, its pairs are scored by the call, one by one.
+
+    An attribute `seconds` is the time that a reward bounds one row to by itself (the tests of a program); the deadline of a row is
+    never below it.
     """
 
     def __call__(self, sample: Sample, answer: Answer) -> Score | float:

@@ -124,6 +124,10 @@ class Scorer:
         """What `prepare` calls when the reward is imported and built; None where it has nothing to start."""
         return getattr(self._reward(sample), "prepare", None) if self._spec(sample.problem_type) else None
 
+    def seconds(self, sample: Sample) -> float:
+        """The time that the reward of this row bounds itself to, where it says so; else 0."""
+        return getattr(self._reward(sample), "seconds", 0.0) if self._spec(sample.problem_type) else 0.0
+
     def check(self, sample: Sample) -> str:
         """The cause for which this row can't be scored, or "". Raises RequestError."""
         return self._gold(sample)[1]

@@ -94,10 +94,10 @@ def main(fd: int) -> None:
 class _Worker:
     """What it tells the parent, in this order and for each task once:
 
-    {"begin": [places], "said": bytes}   their time begins; what stands in our output so far are not their last words
-    {"end": [records]}                   one `{"score": ...}` or `{"ask": prompt}` for each of them
-    {"broken": reason}                   a batch that failed: its tasks begin again one by one
-    {"error": text, "request": bool}     nothing can be scored, in place of everything that is left
+    {"begin": [places], "seconds": time, "said": bytes}   their time begins; what stands in our output so far are not their last words
+    {"end": [records]}                                    one `{"score": ...}` or `{"ask": prompt}` for each of them
+    {"broken": reason}                                    a batch that failed: its tasks begin again one by one
+    {"error": text, "request": bool}                      nothing can be scored, in place of everything that is left
 
     The end of one task and the begin of the next are one message: to tell it takes as long as to score a short answer.
     """
@@ -124,7 +124,7 @@ class _Worker:
         """Score a batch; False when it failed, or asks the judge, which is done one by one."""
         self._replies.known = {}
         try:
-            scores = self._timed(places, lambda: self._scorer.score_batch([tasks[place].item for place in places]))
+            scores = self._timed(tasks, places, lambda: self._scorer.score_batch([tasks[place].item for place in places]))
         except JudgeNeeded:
             return False
         except Evr1Error:
@@ -142,15 +142,16 @@ class _Worker:
             self._flush()  # the time that it takes is nobody's
             prepare()
         try:
-            record = {"score": _record(self._timed([place], lambda: self._scorer.score(*item)))}
+            record = {"score": _record(self._timed(tasks, [place], lambda: self._scorer.score(*item)))}
         except JudgeNeeded as needed:
             record = {"ask": needed.prompt}
         self._ended = [record]
 
-    def _timed(self, places: list[int], work: Callable[[], Any]) -> Any:
-        self._flush(begin=places, said=os.fstat(1).st_size)
+    def _timed(self, tasks: Sequence[Task], places: list[int], work: Callable[[], Any]) -> Any:
+        seconds = sum(max(self._deadline, self._scorer.seconds(tasks[place].item.sample)) for place in places)
+        self._flush(begin=places, seconds=seconds, said=os.fstat(1).st_size)
         # The parent kills a late worker. If the parent is dead, the kernel does: no handler, so no Python needed.
-        signal.setitimer(signal.ITIMER_REAL, 2 * self._deadline * len(places) + 5)
+        signal.setitimer(signal.ITIMER_REAL, 2 * seconds + 5)
         try:
             return work()
         finally:

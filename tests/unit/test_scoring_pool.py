@@ -35,6 +35,7 @@ def evr1_rewards():
     return [
         RewardSpec(name="hostile", problem_types=("hostile",), target="evr1_test_hostile:act", summary="does what the answer says"),
         RewardSpec(name="together", problem_types=("together",), target="evr1_test_hostile:Together", summary="takes a list"),
+        RewardSpec(name="patient", problem_types=("patient",), target="evr1_test_hostile:Patient", summary="bounds itself to 3 s"),
         RewardSpec(name="unloadable", problem_types=("unloadable",), target="evr1_test_missing:act", summary="can not be imported"),
         RewardSpec(name="deadly", problem_types=("deadly",), target="evr1_test_deadly:act", summary="ends the process when imported"),
     ]
@@ -94,6 +95,13 @@ class Together:
 
     def _one(self, sample, answer, size):
         return Score(accuracy=float(act(sample, answer)), parts={"size": size})
+
+class Patient:
+    seconds = 3.0
+
+    def __call__(self, sample, answer):
+        time.sleep(float(answer.text))
+        return 1.0
 """
 SECTION = RewardSection()
 CHOICE = Sample(id="c", problem="", answer="B", problem_type="multiple choice", options=("red", "blue"))
@@ -456,3 +464,10 @@ threading.Event().wait()
     while left := [pid for pid in pids if group_members(pid)]:
         assert time.monotonic() < until, left
         time.sleep(0.1)
+
+
+def test_a_reward_that_bounds_itself_has_its_time(pool):
+    row = Sample(id="p", problem="", answer="", problem_type="patient")
+    slow, endless = pool.score([Item(row, f"<answer>{seconds}</answer>") for seconds in (1.5, 100)])
+    assert slow.accuracy == 1
+    assert (endless.status, endless.reason) == ("failed", "timeout")

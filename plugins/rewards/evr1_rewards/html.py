@@ -15,6 +15,7 @@ from typing import Any
 from evr1_core.scoring import Answer, InvalidGold, ScoringFailed, Unparsed
 from evr1_core.scoring.helper import Exceeded, Helper
 from evr1_core.types import Sample, Score
+from evr1_rewards import html_screenshot
 from evr1_rewards.code import CodeOptions, dice, fenced_code, fences, gold_code, weighted_mean
 from evr1_rewards.html_screenshot import NotShown, browser, screenshot
 from evr1_rewards.svg_drawing import likeness
@@ -39,6 +40,11 @@ class HtmlCode:
 
     def __init__(self, options: CodeOptions) -> None:
         self.options = options
+
+    @property
+    def seconds(self) -> float:
+        """What a row may take: two screenshots, or the deadline of the run."""
+        return 2 * html_screenshot.SECONDS + SECONDS if self.options.render else 0.0
 
     def check(self, sample: Sample) -> None:
         """Raises InvalidGold (`missing`, `html`)."""

@@ -26,6 +26,9 @@ _NAMES = ("id", "attr", "name", "arg", "asname", "module")
 class PythonCode:
     """Runs the tests of a row, or compares syntax trees."""
 
+    seconds = ROW_SECONDS + 5.0
+    """What a row may take in all: its tests, and what comes before and after."""
+
     def __init__(self, options: CodeOptions) -> None:
         self.options = options
 
