@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,9 @@ MIXES: Mapping[str, tuple[str, ...]] = {
     "grpo": ("algorithm.name=grpo", "guidance.mode=off"),
     "grpo + trajectories": ("algorithm.name=grpo", "guidance.mode=always"),
     "luffy + trajectories": ("algorithm.name=luffy", "guidance.mode=always"),
+    "luffy, gamma 1e-4, + trajectories": ("algorithm.name=luffy", "algorithm.shaping_gamma=1e-4", "guidance.mode=always"),
 }
+"""The weight of a trajectory's token in LUFFY has a slope of about pi / gamma for small pi: gamma 0.1, its default, leaves 1e-4 at SURE."""
 SURE = 1e-5
 """Probability of going on behind the thought, on average, below which the teaching of silence ends (some minutes)."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -181,7 +184,7 @@ def mix(bench: Bench, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     print(f"never right in 8 tries: {len(lines(train))} of the questions to train on, {len(before)} of those of {bench.split}")
     for seed in seeds:
         for name, options in MIXES.items():
-            run = f"mix-{name.replace(' + ', '-')}-{bench.split}-{bench.steps}-{seed}"
+            run = f"mix-{'-'.join(re.findall(r'[a-z0-9-]+', name))}-{bench.split}-{bench.steps}-{seed}"
             entry = {"name": name, "seed": seed, "steps": bench.steps, "options": [*COMMON, *options], "start": share(before)}
             yield attempt(bench, entry, run, (silent, data, held_out, options, seed), before)
 
