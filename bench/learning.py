@@ -63,9 +63,10 @@ MIXES: Mapping[str, tuple[str, ...]] = {
     "grpo": ("algorithm.name=grpo", "guidance.mode=off"),
     "grpo + trajectories": ("algorithm.name=grpo", "guidance.mode=always"),
     "luffy + trajectories": ("algorithm.name=luffy", "guidance.mode=always"),
-    "luffy, gamma 1e-4, + trajectories": ("algorithm.name=luffy", "algorithm.shaping_gamma=1e-4", "guidance.mode=always"),
+    "luffy, gamma 3e-7, + trajectories": ("algorithm.name=luffy", "algorithm.shaping_gamma=3e-7", "guidance.mode=always"),
 }
-"""The weight of a trajectory's token in LUFFY has a slope of about pi / gamma for small pi: gamma 0.1, its default, leaves 1e-4 at SURE."""
+"""The weight of a trajectory's token in LUFFY has the slope gamma pi / (pi + gamma)^2 by log pi, at most where gamma is pi. The silent base
+writes `<answer>` behind its thought with a probability of 3e-7."""
 SURE = 1e-5
 """Probability of going on behind the thought, on average, below which the teaching of silence ends (some minutes)."""
 BARS = "▁▂▃▄▅▆▇█"
