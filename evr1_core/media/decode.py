@@ -32,6 +32,10 @@ SKIPPABLE = ("h264",)
 """Codecs whose stream says of each picture, for certain, whether another one refers to it. (In HEVC the mark holds within one
 temporal layer only.)"""
 
+PLANAR = ("yuv420p", "yuvj420p")
+"""Formats that libswscale gives the same RGB in planes, which the resize works on, as in triples. Only for widths of whole vectors: it
+spoils the last columns of others."""
+
 MOST_REORDERED = 16
 """Frames that H.264 and HEVC may keep back to show others first."""
 
@@ -337,6 +341,10 @@ def upright_rgb(frame: Any, turn: Orientation, height: int, width: int) -> np.nd
 def _rgb(frame: Any) -> np.ndarray:
     import numpy as np
 
+    if frame.format.name in PLANAR and not (frame.width % 16 or frame.height % 2):
+        planes = frame.reformat(format="gbrp", threads=1).planes
+        green, blue, red = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:, : frame.width] for plane in planes)
+        return np.stack([red, green, blue]).transpose(1, 2, 0)
     if not any(component.is_alpha for component in frame.format.components) and not frame.format.has_palette:
         return frame.reformat(format="rgb24", threads=1).to_ndarray()
     picture = frame.reformat(format="rgba", threads=1).to_ndarray().astype(np.uint16)

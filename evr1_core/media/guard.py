@@ -7,6 +7,8 @@ kept (what it is asked and answers: `worker`). The child loads numpy, Pillow and
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import select
@@ -195,6 +197,9 @@ class DecodeGuard:
         finally:
             os.close(theirs)
         child = _Child(process, ours)
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):  # a short cut: a frame then takes one turn of writer and reader, not twelve
+            fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, 2**20)
         try:
             child.fill(memoryview(bytearray(1)), time.monotonic() + START)
         except BaseException as error:

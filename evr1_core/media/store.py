@@ -34,6 +34,9 @@ Mode = Literal["auto", "cache-only", "decode-only"]
 MOST_THREADS = 8
 """Decoder threads of one request at most: more take memory and save little time."""
 
+THREADS_PER_CORE = 4
+"""Of a request that has several cores for itself: decoder threads wait for each other's pictures, the more so where some are skipped."""
+
 MOST_PLANS = 4096
 """Plans that are remembered, the latest: some 40 MB at 128 frames each."""
 
@@ -247,8 +250,9 @@ class MediaStore:
         return clip
 
     def _threads(self) -> int:
-        """Decoder threads of one request: its share of the processor."""
-        return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, self._callers)))
+        """Decoder threads of one request, by its share of the processor."""
+        cores = len(os.sched_getaffinity(0)) // max(1, self._callers)
+        return min(MOST_THREADS, THREADS_PER_CORE * cores) if cores > 1 else 1
 
     @contextmanager
     def _calling(self, callers: int) -> Iterator[None]:

@@ -17,7 +17,7 @@ from media_clips import CLIPS, clip, corners, write_clip
 from PIL import Image
 
 from evr1_core.errors import MediaError
-from evr1_core.media.decode import VideoDecode, decode_video, upright_rgb
+from evr1_core.media.decode import PLANAR, VideoDecode, decode_video, upright_rgb
 from evr1_core.media.orientation import Orientation
 from evr1_core.media.plan import plan
 from evr1_core.media.probe import MediaInfo, probe
@@ -203,6 +203,16 @@ def test_the_last_columns_of_any_width(pixels: str) -> None:
         y, u, v = values[0], values[1] - 128, values[2] - 128
         expected = rgb_of(y, u, v, 0.2126, 0.0722, full)
         assert np.abs(upright_rgb(frame, Orientation(), 16, width)[:, 8] - expected).max() < 5, width
+
+
+@pytest.mark.parametrize("pixels", PLANAR)
+@pytest.mark.parametrize("width", [16, 48, 640, 1936])
+def test_planes_hold_the_same_numbers_as_triples(pixels: str, width: int) -> None:
+    frame = av.VideoFrame(width, 34, pixels)
+    for plane in frame.planes:
+        plane.update(np.random.default_rng(0).integers(0, 256, plane.buffer_size, dtype=np.uint8).tobytes())
+    picture = upright_rgb(frame, Orientation(), 34, width)
+    assert (picture.transpose(1, 2, 0) == frame.reformat(format="rgb24", threads=1).to_ndarray()).all()
 
 
 @pytest.mark.parametrize("pixels", ["yuv420p10le", "yuv420p12le", "yuv422p10le", "yuv444p12le"])

@@ -220,7 +220,7 @@ def test_threads_of_a_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """One caller has the whole processor, many share it."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
     store = MediaStore(tmp_path)
-    for callers, threads in ((1, 8), (2, 6), (5, 2), (24, 1)):
+    for callers, threads in ((1, 8), (2, 8), (6, 8), (7, 1), (24, 1)):
         with store._calling(callers):
             assert store._threads() == threads
 
