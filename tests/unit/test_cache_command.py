@@ -143,13 +143,17 @@ def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert code == 2 and "no such folder" in err
 
 
+MANY = 80
+"""So many that a build is still at work when the signal comes."""
+
+
 def test_ctrl_c_ends_with_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A real process and a real signal: exit code 130, whole entries only, and the same command goes on."""
-    for number in range(12):
+    for number in range(MANY):
         shutil.copy(clip("long_gop.mp4"), tmp_path / f"{number}.mp4")
         with open(tmp_path / f"{number}.mp4", "ab") as file:
             file.write(b"\0\0\0\x0cfree" + number.to_bytes(4, "big"))  # other bytes, the same video
-    data = rows(tmp_path / "d.jsonl", *(f"{number}.mp4" for number in range(12)))
+    data = rows(tmp_path / "d.jsonl", *(f"{number}.mp4" for number in range(MANY)))
     command = [str(arg) for arg in build(data, tmp_path / "cache", "--media-root", tmp_path, "--workers", "1")]
     program = "import sys; from evr1_cli.main import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -158,5 +162,5 @@ def test_ctrl_c_ends_with_the_summary(tmp_path: Path, capsys: pytest.CaptureFixt
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and "interrupted; 12 media" in out and "left: run the same command again" in out, err
+    assert process.returncode == 130 and f"interrupted; {MANY} media" in out and "left: run the same command again" in out, err
     assert run(capsys, "cache", "verify", "--cache-dir", tmp_path / "cache")[0] == 0
