@@ -156,7 +156,11 @@ def test_ctrl_c_ends_with_the_summary(tmp_path: Path, capsys: pytest.CaptureFixt
     data = rows(tmp_path / "d.jsonl", *(f"{number}.mp4" for number in range(MANY)))
     command = [str(arg) for arg in build(data, tmp_path / "cache", "--media-root", tmp_path, "--workers", "1")]
     program = "import sys; from evr1_cli.main import main; sys.exit(main(sys.argv[1:]))"
-    process = subprocess.Popen([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # What a shell starts in the background ignores the signal, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     until = time.monotonic() + 30
     while not list((tmp_path / "cache").glob("*/*.safetensors")) and time.monotonic() < until:
         time.sleep(0.01)
