@@ -138,6 +138,17 @@ def strict_json(text: str) -> Any:
     return parse_json(text, lenient=False)
 
 
+def strict_object(content: str, limit: int) -> dict[str, Any] | None:
+    """The object that a text of at most `limit` characters is in strict JSON; None for anything else."""
+    if len(content) > limit:
+        return None
+    try:
+        value = strict_json(content)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def number(value: Any) -> float | None:
     """A finite number, or the number that a text is (at most 60 digits on a side of its point); no truth value."""
     kind = type(value)

@@ -149,10 +149,10 @@ class Totals:
 def aggregate(values: Tensor, mask: Tensor, totals: Totals, options: AlgorithmOptions) -> Tensor:
     """This micro-batch's share of the step's loss (algorithms differ in how a long answer counts).
 
-    token-mean               sum / tokens                          DAPO, eq. 8
-    seq-mean-token-mean      mean over answers of their token mean GRPO, eq. 3
+    token-mean               sum / tokens (arXiv 2503.14476, eq. 8)
+    seq-mean-token-mean      mean over answers of their token mean (arXiv 2402.03300, eq. 3)
     seq-mean-token-sum       mean over answers of their token sum
-    seq-mean-token-sum-norm  the same divided by a constant length  Dr.GRPO
+    seq-mean-token-sum-norm  the same divided by a constant length (arXiv 2503.20783)
     token-sum-norm           sum / constant length
     """
     kept = torch.where(mask, values, torch.zeros_like(values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from evr1_core.scoring import Answer
-from evr1_core.scoring.json_answer import compact, strict_json
+from evr1_core.scoring.json_answer import compact, strict_object
 from evr1_core.types import Sample, Score
 from evr1_rewards.boxes import Box, Frames, answer_boxes, gold_boxes, iou, is_strict_box
 
@@ -30,13 +30,8 @@ class SpatialGrounding:
 
     def is_strict(self, sample: Sample, content: str) -> bool:
         """A JSON object with `boxes`: four numbers, or a list of such boxes, upper left corner first."""
-        if len(content) > READ_CHARS:
-            return False
-        try:
-            value = strict_json(content)
-        except ValueError:
-            return False
-        boxes = value.get("boxes") if isinstance(value, dict) else None
+        value = strict_object(content, READ_CHARS)
+        boxes = value.get("boxes") if value else None
         return is_strict_box(boxes) or (isinstance(boxes, list) and all(map(is_strict_box, boxes)))
 
     def __call__(self, sample: Sample, answer: Answer) -> Score:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from evr1_core.plugins import normal_problem_type
 from evr1_core.scoring import Answer, InvalidGold, Unparsed
-from evr1_core.scoring.json_answer import JsonText, compact, first_of, strict_json
+from evr1_core.scoring.json_answer import JsonText, compact, first_of, strict_object
 from evr1_core.types import Sample, Score
 from evr1_rewards.boxes import Frames, iou
 from evr1_rewards.spans import SPAN_KEYS, Span, SpanReader, in_order, is_strict_time, seconds_per_unit, set_iou
@@ -58,13 +58,8 @@ class SpatialTemporalGrounding:
 
     def is_strict(self, sample: Sample, content: str) -> bool:
         """A JSON object with `boxes` (times -> boxes, at least one) and, unless for tracking, `time`."""
-        if len(content) > READ_CHARS:
-            return False
-        try:
-            value = strict_json(content)
-        except ValueError:
-            return False
-        if not isinstance(value, dict) or not is_strict_track(value.get("boxes")):
+        value = strict_object(content, READ_CHARS)
+        if value is None or not is_strict_track(value.get("boxes")):
             return False
         return _is_tracking(sample) or is_strict_time(value.get("time"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from evr1_core.scoring import Answer, InvalidGold
-from evr1_core.scoring.json_answer import compact, strict_json
+from evr1_core.scoring.json_answer import compact, strict_object
 from evr1_core.types import Sample, Score
 from evr1_rewards.spans import Span, SpanReader, clipped, is_strict_time, positive, seconds_per_unit, set_iou
 
@@ -34,13 +34,8 @@ class TemporalGrounding:
 
     def is_strict(self, sample: Sample, content: str) -> bool:
         """A JSON object with `time`: a pair of numbers, or a list of pairs, each start before its end."""
-        if len(content) > READ_CHARS:
-            return False
-        try:
-            value = strict_json(content)
-        except ValueError:
-            return False
-        return isinstance(value, dict) and is_strict_time(value.get("time"))
+        value = strict_object(content, READ_CHARS)
+        return value is not None and is_strict_time(value.get("time"))
 
     def __call__(self, sample: Sample, answer: Answer) -> Score:
         gold = self._gold(sample)
