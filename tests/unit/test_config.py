@@ -204,7 +204,7 @@ def test_all_faults_are_reported_at_once_with_their_lines(tmp_path: Path) -> Non
             "train.lr": st.floats(0, 1),
             "train.batch_size": st.integers(1, 10**6),
             "train.packing": st.booleans(),
-            "name": plain.filter(lambda name: bool(name) and "/" not in name and name not in (".", "..")),
+            "name": plain.filter(lambda name: bool(name.strip()) and "/" not in name and name not in (".", "..")),
             "data.limit": st.none() | st.integers(1, 100),
             "record.trackers": st.lists(plain, max_size=3),
             "rollout.options": st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), scalars, max_size=3),
