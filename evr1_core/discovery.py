@@ -150,7 +150,7 @@ def claims(spec: Spec) -> Iterator[tuple[str, str]]:
         yield from (("problem type", key) for key in dict.fromkeys(map(normal_problem_type, spec.problem_types)))
     if isinstance(spec, ModelSpec):
         yield from (("model type", key) for key in dict.fromkeys(spec.model_types))
-        yield from (("preset", key) for key in spec.presets)
+        yield from (("preset", key) for key in (*spec.presets, *spec.made))
 
 
 def normal_problem_type(text: str) -> str:

@@ -90,8 +90,14 @@ def model_for(model_type: str) -> ModelSpec:
 
 
 def preset(name: str) -> str:
-    """The repository id or directory that a preset stands for."""
-    return _find(ModelSpec, "preset", name).presets[_split(name)[0]]
+    """The repository id or directory that a preset stands for; for one whose files are made, the target that makes them."""
+    spec, short = _find(ModelSpec, "preset", name), _split(name)[0]
+    return spec.presets.get(short) or spec.made[short]
+
+
+def maker(name: str) -> str | None:
+    """The target that makes the files of this preset; None for a preset that lies somewhere, and for other names."""
+    return _find(ModelSpec, "preset", name).made.get(_split(name)[0]) if is_preset(name) else None
 
 
 def is_preset(name: str) -> bool:

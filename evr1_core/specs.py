@@ -78,16 +78,22 @@ class ModelSpec:
     summary: str
     presets: Mapping[str, str] = field(default_factory=dict)
     """Short name -> repository id or local directory, for example `family-8b`."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """Short name -> target of a function `(directory) -> None` that makes the model's files, for example tiny random models."""
     requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSpec:
-    """A rollout engine: `target` is a class following `evr1_core.rollout.Engine`."""
+    """An engine: `target` is a class following `evr1_core.rollout.engine.Engine`, which answers batches and takes new weights."""
 
     name: str
-    target: str
+    target: str | None
+    """None for an engine that serves evaluation alone."""
     summary: str
+    async_target: str | None = None
+    """A class following `evr1_core.rollout.async_engine.AsyncEngine`, which answers prompts as they come; None makes batches for
+    `target`."""
     config: str | None = None
     devices: tuple[str, ...] = ("cpu", "cuda")
     """Device types on which `rollout.engine: auto` may choose it."""

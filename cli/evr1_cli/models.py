@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def _rows(spec: ModelSpec) -> Iterable[Row]:
     """One row per preset; a family without presets has one row."""
-    for preset, place in spec.presets.items() or [("", "")]:
+    made = dict.fromkeys(spec.made, "made on demand")
+    for preset, place in {**spec.presets, **made}.items() or [("", "")]:
         yield {"preset": preset, "place": place, "family": spec.name, "model_types": list(spec.model_types), "summary": spec.summary}
 
 

@@ -44,7 +44,10 @@ class ModelAdapter(Protocol):
         ...
 
     def plan_tokens(self, text: str, plans: Sequence[Plan]) -> int:
-        """Length of `encode(...)` from planned sizes alone, without a decoded frame."""
+        """Length of `encode(...)` from planned sizes alone, without a decoded frame.
+
+        A medium adds the same number of tokens wherever it stands: the data plan adds them up.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -56,11 +59,28 @@ class ModelAdapter(Protocol):
         ...
 
     def position_ids(self, token_ids: Sequence[int], features: Mapping[str, Tensor]) -> Tensor:
-        """Rotary positions of a row, int64 [3, L]; tokens after the prompt count on from its largest position."""
+        """Rotary positions of a row, int64 [3, L]; tokens after the prompt count on from its largest position.
+
+        Raises ValueError when a run of media tokens and the features of its medium differ in number.
+        """
         ...
 
-    def merge(self, rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Features of several rows -> the features of one forward pass over them, in row order."""
+    def model_inputs(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        rows: Sequence[Mapping[str, Tensor]],
+        *,
+        lengths: Sequence[int] | None = None,
+        always_vision: bool = False,
+    ) -> dict[str, Any]:
+        """Arguments of `model.base_model(...)` beside positions, mask and cache: ids, and vision features of the rows.
+
+        `rows` holds the features of each row in order, empty for a row of text. The vision tower runs once, over images and
+        videos of all rows together; rows that share one mapping (answers to one prompt) share its features. With
+        `always_vision` it runs for rows of text too, on a dummy whose weight is 0: every process of a group then makes the
+        same calls. `lengths` are those of rows packed into one sequence, for layers that carry a state along it.
+        """
         ...
 
     def video_metadata(self, clip: Clip) -> dict[str, Any]:
@@ -73,6 +93,10 @@ class ModelAdapter(Protocol):
 
     def parts(self, model: PreTrainedModel) -> dict[str, list[nn.Module]]:
         """Named parts that can be frozen, for example `vision`: each by its modules, so that no parameter is missed."""
+        ...
+
+    def blocks(self, model: PreTrainedModel) -> list[nn.Module]:
+        """The repeated layers of vision tower and language model: the units that are sharded, recomputed and compiled."""
         ...
 
     def engine_weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from evr1_core.errors import Evr1Error
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.types import Prompt
 
@@ -55,37 +56,49 @@ def micro_batches(rows: Sequence[Row], limit: int, packing: bool) -> Iterator[li
         yield batch
 
 
+class AnswerOutputs(nn.Module):
+    """A model as one module from rows to log-probabilities: what shards its weights gathers them around `forward`."""
+
+    def __init__(self, model: PreTrainedModel, adapter: ModelAdapter, *, always_vision: bool = False) -> None:
+        """`always_vision`: run the vision tower for rows of text too, as `ModelAdapter.model_inputs` says."""
+        super().__init__()
+        self.model = model
+        self.adapter = adapter
+        self.always_vision = always_vision
+
+    def forward(
+        self, rows: Sequence[Row], *, packing: bool, temperature: float, device: str, entropies: bool = False
+    ) -> tuple[Tensor, ...]:
+        """(log-probabilities,), or (log-probabilities, entropies) of the same distributions: float32 [b, T] each, padded right with 0.
+
+        Log-probabilities are those of every answer token at the sampling temperature, media tokens excluded. Raises
+        Evr1Error, naming the sample, when the media tokens of a row and its features differ.
+        """
+        inputs, where = (_packed if packing else _padded)(self.adapter, rows)
+        inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        arguments = self.adapter.model_inputs(
+            self.model,
+            inputs.pop("input_ids"),
+            [row.prompt.features for row in rows],
+            lengths=[len(row) for row in rows] if packing else None,
+            always_vision=self.always_vision,
+        )
+        hidden = self.model.base_model(**arguments, **inputs, use_cache=False)[0]
+        hidden = hidden.reshape(-1, hidden.shape[-1])[where.to(device)]
+        targets = torch.tensor([token for row in rows for token in row.answer], device=device)
+        head = self.model.get_output_embeddings()
+        assert head is not None
+        forbidden = torch.tensor(self.adapter.forbidden_token_ids, device=device)
+        lengths = [len(row.answer) for row in rows]
+        found = head_outputs(hidden, head, targets, temperature, forbidden, entropies)
+        return tuple(nn.utils.rnn.pad_sequence(list(flat.split(lengths)), batch_first=True) for flat in found)
+
+
 def answer_logprobs(
     model: PreTrainedModel, adapter: ModelAdapter, rows: Sequence[Row], *, packing: bool, temperature: float, device: str
 ) -> Tensor:
-    """Log-probability of every answer token at the sampling temperature, media tokens excluded: float32 [b, T], padded right with 0."""
-    return answer_outputs(model, adapter, rows, packing=packing, temperature=temperature, device=device)[0]
-
-
-def answer_outputs(
-    model: PreTrainedModel,
-    adapter: ModelAdapter,
-    rows: Sequence[Row],
-    *,
-    packing: bool,
-    temperature: float,
-    device: str,
-    entropies: bool = False,
-) -> tuple[Tensor, ...]:
-    """(log-probabilities,) as of `answer_logprobs`, or (log-probabilities, entropies) of the same distributions: float32 [b, T] each."""
-    pack = _packed if packing else _padded
-    inputs, where = pack(adapter, rows)
-    features = adapter.merge([row.prompt.features for row in rows])
-    inputs = {name: tensor.to(device) for name, tensor in {**inputs, **features}.items()}
-    hidden = model.base_model(**inputs, use_cache=False)[0]
-    hidden = hidden.reshape(-1, hidden.shape[-1])[where.to(device)]
-    targets = torch.tensor([token for row in rows for token in row.answer], device=device)
-    head = model.get_output_embeddings()
-    assert head is not None
-    forbidden = torch.tensor(adapter.forbidden_token_ids, device=device)
-    lengths = [len(row.answer) for row in rows]
-    found = head_outputs(hidden, head, targets, temperature, forbidden, entropies)
-    return tuple(nn.utils.rnn.pad_sequence(list(flat.split(lengths)), batch_first=True) for flat in found)
+    """Log-probability of every answer token, float32 [b, T], as `AnswerOutputs` says; one forward pass."""
+    return AnswerOutputs(model, adapter)(rows, packing=packing, temperature=temperature, device=device)[0]
 
 
 @torch.no_grad()
@@ -103,7 +116,7 @@ def _packed(adapter: ModelAdapter, rows: Sequence[Row]) -> tuple[dict[str, Tenso
     whose first restarts at 0 for every row, no attention mask, and no cache."""
     ids = torch.tensor([token for row in rows for token in row.token_ids])[None]
     positions = torch.cat(
-        [torch.cat([torch.arange(len(row))[None], adapter.position_ids(row.token_ids, row.prompt.features)]) for row in rows],
+        [torch.cat([torch.arange(len(row))[None], _positions(adapter, row)]) for row in rows],
         dim=1,
     )[:, None]
     starts = torch.tensor([0, *[len(row) for row in rows]]).cumsum(0)
@@ -120,9 +133,17 @@ def _padded(adapter: ModelAdapter, rows: Sequence[Row]) -> tuple[dict[str, Tenso
     for index, row in enumerate(rows):
         ids[index, : len(row)] = torch.tensor(row.token_ids)
         mask[index, : len(row)] = 1
-        positions[:, index, : len(row)] = adapter.position_ids(row.token_ids, row.prompt.features)
+        positions[:, index, : len(row)] = _positions(adapter, row)
     where = [_before_answer(row) + index * longest for index, row in enumerate(rows)]
     return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}, torch.cat(where)
+
+
+def _positions(adapter: ModelAdapter, row: Row) -> Tensor:
+    """Checked row by row: over a whole batch, one token too many and one too few would cancel out."""
+    try:
+        return adapter.position_ids(row.token_ids, row.prompt.features)
+    except ValueError as error:
+        raise Evr1Error(f"sample {row.prompt.sample.id}: media tokens and vision features differ: {error}") from error
 
 
 def _before_answer(row: Row) -> Tensor:

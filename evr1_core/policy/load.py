@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
+import os
+import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from evr1_core import plugins
@@ -11,8 +16,32 @@ from evr1_core.policy.adapter import ModelAdapter
 
 
 def model_location(name: str) -> str:
-    """A preset's repository id or directory; anything else as it is."""
+    """A preset's repository id or directory, which is made where the preset says how; anything else as it is."""
+    target = plugins.maker(name)
+    if target is not None:
+        return str(made_model(name, target))
     return plugins.preset(name) if plugins.is_preset(name) else name
+
+
+def made_model(name: str, target: str) -> Path:
+    """The directory of a model that `target` makes, `$EVR1_CACHE_DIR/models/NAME-HASH`; made once for each state of its source."""
+    make = plugins.resolve(target)
+    folder = Path(inspect.getfile(make)).parent
+    source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py"))))
+    source.update(version("transformers").encode())
+    root = os.environ.get("EVR1_CACHE_DIR")
+    models = (Path(root) if root else Path.home() / ".cache" / "evr1") / "models"
+    directory = models / f"{name.split('@')[0]}-{source.hexdigest()[:12]}"
+    if not directory.is_dir():
+        models.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=models) as scratch:
+            make(Path(scratch) / "model")
+            try:
+                (Path(scratch) / "model").rename(directory)
+            except OSError:  # another process was first
+                if not directory.is_dir():
+                    raise
+    return directory
 
 
 def local_directory(name: str) -> Path:

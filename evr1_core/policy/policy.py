@@ -11,7 +11,7 @@ from torch import Tensor
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
-from evr1_core.policy.forward import Row, answer_outputs, frozen_logprobs, micro_batches
+from evr1_core.policy.forward import AnswerOutputs, Row, frozen_logprobs, micro_batches
 from evr1_core.policy.optimizer import MasterAdamW, learning_rate
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Policy:
         if model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model.train()
+        self.body = AnswerOutputs(self.model, adapter)
         self.optimizer = MasterAdamW(self.model.named_parameters(), train)
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[list[int]]:
@@ -44,9 +45,7 @@ class Policy:
 
     def outputs(self, rows: Sequence[Row], *, entropies: bool = False) -> tuple[Tensor, ...]:
         """(log-probabilities,), or with the entropies of the same pass behind them: float32 [b, T] each, differentiable."""
-        return answer_outputs(
-            self.model,
-            self.adapter,
+        return self.body(
             rows,
             packing=self.section.packing,
             temperature=self.temperature,

@@ -72,7 +72,8 @@ def choose_engine(name: str, device: str) -> EngineSpec:
     """The named engine, or for `auto` the highest-ranked one that is installed and serves the device."""
     if name != "auto":
         return plugins.engine(name)
-    fitting = [spec for spec in plugins.catalogue().specs(EngineSpec) if device in spec.devices and not plugins.missing_requirements(spec)]
+    found = [spec for spec in plugins.catalogue().specs(EngineSpec) if spec.target is not None and device in spec.devices]
+    fitting = [spec for spec in found if not plugins.missing_requirements(spec)]
     if not fitting:
         raise RequestError(f"no rollout engine for device {device!r} is installed; `evr1 plugins list` shows what is there")
     return max(fitting, key=lambda spec: spec.rank)
@@ -82,6 +83,8 @@ def open_engine(name: str, options: Mapping[str, Any], context: EngineContext) -
     """The engine `name` (or `auto`), started."""
     spec = choose_engine(name, context.device)
     plugins.check_requirements(spec)
+    if spec.target is None:
+        raise RequestError(f"engine {spec.name!r} serves evaluation alone, it takes no new weights; `evr1 plugins list` shows the others")
     checked = plugins.options(spec, options, where="rollout.options")
     return plugins.resolve(spec.target)(context, checked)
 

@@ -177,7 +177,10 @@ def _well_formed(spec: Spec) -> None:
             _require(key == plugins.normal_problem_type(key), f"{title}: problem type {key!r} must be {plugins.normal_problem_type(key)!r}")
     if isinstance(spec, ModelSpec):
         _require(bool(spec.model_types) == (spec.target is not None), f"{title}: model_types and target belong together")
-        _require(spec.target or spec.presets, f"{title}: neither a target nor a preset")
+        _require(spec.target or spec.presets or spec.made, f"{title}: neither a target nor a preset")
+        for key, target in spec.made.items():
+            _require(_NAME.fullmatch(key) and key not in spec.presets, f"{title}: made model {key!r}: must be a name of its own")
+            _require(_TARGET.fullmatch(target), f"{title}: made model {key!r}: target {target!r} must read 'package.module:attribute'")
         for key, place in spec.presets.items():
             _require(
                 _NAME.fullmatch(key) and isinstance(place, str) and place, f"{title}: preset {key!r}: {place!r} must be a name and a place"

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import torch
 
+from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import Row, answer_logprobs
+from evr1_core.policy.load import load_adapter
 from evr1_core.rollout.engine import EngineContext, open_engine
 from evr1_core.types import Completion, Prompt, Sampling
-from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import all_prompts
 
 TEMPERATURE = 0.9
 
 
 def differences(
-    adapter: Qwen3VL, model: torch.nn.Module, prompts: list[Prompt], answers: list[list[Completion]], temperature: float
+    adapter: ModelAdapter, model: torch.nn.Module, prompts: list[Prompt], answers: list[list[Completion]], temperature: float
 ) -> dict[str, float]:
     """Largest absolute log-probability difference per prompt."""
     found = {}
@@ -35,13 +36,13 @@ def differences(
     return found
 
 
-def main(directory: Path) -> dict[str, object]:
-    adapter = Qwen3VL(directory)
+def main(directory: Path, dtype: str = "float32") -> dict[str, object]:
+    adapter = load_adapter(str(directory))
     prompts = all_prompts(adapter)
-    model = adapter.load_model(torch.float32)
+    model = adapter.load_model(getattr(torch, dtype))
     context = EngineContext(
         adapter=adapter,
-        dtype="float32",
+        dtype=dtype,
         device="cpu",
         max_prompt_tokens=400,
         max_tokens=16,
@@ -77,5 +78,5 @@ def main(directory: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    result = main(Path(sys.argv[1]))
+    result = main(Path(sys.argv[1]), *sys.argv[2:])
     print("\n" + json.dumps(result))

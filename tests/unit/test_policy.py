@@ -21,7 +21,8 @@ from evr1_core.rollout.engine import EngineContext
 from evr1_core.rollout.setup import choose_device
 from evr1_core.types import Prompt, Sampling
 from evr1_engines.hf import HFEngine, Options
-from evr1_models.qwen3_vl import Qwen3VL, choose_attention
+from evr1_models.adapter import KINDS, choose_attention, normalised
+from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, all_prompts, make_clip, make_prompt
 
 
@@ -106,7 +107,11 @@ def test_patches_wait_as_bytes_and_become_what_the_processor_makes(adapter: Qwen
             media["videos"] = [torch.from_numpy(clip.frames) for clip in videos]
             media["videos_kwargs"] = {"video_metadata": metadata, "do_sample_frames": False, "cap_pixels_per_frame": False}
         whole = adapter.processor(text=[prompt.text], do_resize=False, return_tensors="pt", **media)
-        assert all(torch.equal(tensor, whole[name]) for name, tensor in adapter.merge([prompt.features]).items())
+        for kind, pixels, grid in KINDS:
+            if pixels in prompt.features:
+                processor = getattr(adapter.processor, f"{kind}_processor")
+                assert torch.equal(normalised(prompt.features[pixels], processor), whole[pixels])
+                assert torch.equal(prompt.features[grid], whole[grid])
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -223,7 +228,7 @@ def test_frozen_parts_stay_bit_equal(adapter: Qwen3VL, prompts: list[Prompt]) ->
     one.step()
     now = dict(one.model.named_parameters())
     assert all(torch.equal(now[name], value) for name, value in visual.items())
-    with pytest.raises(RequestError, match="visio.*it has language, projector, vision"):
+    with pytest.raises(RequestError, match="visio.*it has deepstack, language, positions, projector, vision"):
         policy(adapter, freeze=["visio"])
 
 

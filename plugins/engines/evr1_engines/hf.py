@@ -135,16 +135,15 @@ class HFEngine:
             ids[row, longest - length :] = torch.tensor(prompt.token_ids)
             mask[row, longest - length :] = 1
             positions[:, row, longest - length :] = self.adapter.position_ids(prompt.token_ids, prompt.features)
-        features = self.adapter.merge([prompt.features for prompt in prompts])
+        arguments = self.adapter.model_inputs(self.model, ids.to(self.device), [prompt.features for prompt in prompts])
         cache = DynamicCache(config=self.model.config.get_text_config())
         output = self.model(
-            input_ids=ids.to(self.device),
+            **arguments,
             attention_mask=mask.to(self.device),
             position_ids=positions.to(self.device),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
-            **{name: tensor.to(self.device) for name, tensor in features.items()},
         )
         return output.logits[:, -1], cache, mask.to(self.device), (positions.amax(dim=(0, 2)) + 1).to(self.device)
 

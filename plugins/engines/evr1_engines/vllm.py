@@ -15,16 +15,13 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
 from evr1_core.config.models import Section
-from evr1_core.rollout.engine import EngineContext, PromptMismatch, completion_seed
+from evr1_core.rollout.engine import EngineContext, completion_seed
 from evr1_core.types import Completion, Prompt, Sampling
-
-FORBID = -1e9
-"""Logit bias that leaves a token no probability at all in float32."""
+from evr1_engines.vllm_requests import check_prompt, completion, parameters, request
 
 
 class Options(Section):
@@ -108,63 +105,21 @@ class VLLMEngine:
             yield part
 
     def _generate_part(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        requests, parameters = [], []
+        requests, wanted = [], []
         for prompt in prompts:
-            request = self._request(prompt)
+            one = request(self.adapter, prompt)
             # One request per answer, each with its own seed: the answer depends on nothing but its sample and index.
             for index in range(sampling.n):
-                requests.append(request)
-                parameters.append(self._parameters(sampling, completion_seed(sampling.seed, prompt.sample.id, index)))
-        outputs = self.llm.generate(requests, parameters, use_tqdm=False)
+                requests.append(one)
+                wanted.append(parameters(self.adapter, sampling, completion_seed(sampling.seed, prompt.sample.id, index)))
+        outputs = self.llm.generate(requests, wanted, use_tqdm=False)
         groups: list[list[Completion]] = []
         for number, prompt in enumerate(prompts):
             mine = outputs[number * sampling.n : (number + 1) * sampling.n]
             for output in mine:
                 check_prompt(prompt, output.prompt_token_ids)
-            groups.append([self._completion(output.outputs[0]) for output in mine])
+            groups.append([completion(self.adapter, output.outputs[0], self.weight_version) for output in mine])
         return groups
-
-    def _request(self, prompt: Prompt) -> dict[str, Any]:
-        """Text with unexpanded placeholders, and the frames with their clock. The engine expands the placeholders itself."""
-        data: dict[str, list[Any]] = {}
-        for clip in prompt.clips:
-            if clip.kind == "image":
-                data.setdefault("image", []).append(Image.fromarray(clip.frames[0].transpose(1, 2, 0)))
-            else:
-                metadata = {**self.adapter.video_metadata(clip), "do_sample_frames": False}
-                data.setdefault("video", []).append((clip.frames.transpose(0, 2, 3, 1), metadata))
-        if not data:
-            return {"prompt_token_ids": list(prompt.token_ids)}
-        kwargs = {"do_resize": False, "do_sample_frames": False} if "video" in data else {"do_resize": False}
-        return {"prompt": prompt.text, "multi_modal_data": data, "mm_processor_kwargs": kwargs}
-
-    def _parameters(self, sampling: Sampling, seed: int) -> Any:
-        from vllm import SamplingParams
-
-        return SamplingParams(
-            temperature=sampling.temperature,
-            max_tokens=sampling.max_tokens,
-            seed=seed,
-            logprobs=0,
-            stop_token_ids=list(self.adapter.stop_token_ids),
-            logit_bias={token: FORBID for token in self.adapter.forbidden_token_ids},
-            # Sampling defaults saved beside a model must not change what is drawn.
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
-            repetition_penalty=1.0,
-            skip_special_tokens=True,
-        )
-
-    def _completion(self, output: Any) -> Completion:
-        ids = tuple(output.token_ids)
-        return Completion(
-            token_ids=ids,
-            logprobs=tuple(entry[token].logprob for token, entry in zip(ids, output.logprobs, strict=True)),
-            text=self.adapter.decode(ids),
-            finish_reason="stop" if ids and ids[-1] in self.adapter.stop_token_ids else "length",
-            weight_version=self.weight_version,
-        )
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """The model's own loader on a fresh layout (its loaded layers were repacked), then every cache emptied."""
@@ -182,18 +137,3 @@ class VLLMEngine:
         core.shutdown()
         del self.llm
         gc.collect()
-
-
-def check_prompt(prompt: Prompt, seen: Sequence[int] | None) -> None:
-    """The engine's expanded prompt must be the trainer's, id by id. Raises PromptMismatch."""
-    found = tuple(seen or ())
-    if found == prompt.token_ids:
-        return
-    place = next(
-        (i for i, (a, b) in enumerate(zip(found, prompt.token_ids, strict=False)) if a != b), min(len(found), len(prompt.token_ids))
-    )
-    raise PromptMismatch(
-        f"sample {prompt.sample.id}: the engine built {len(found)} prompt tokens, the trainer {len(prompt.token_ids)}; "
-        f"they first differ at token {place}. Engine and trainer would learn from different prompts: "
-        "check that both load the same processor files and supported versions (docs/engines.md)"
-    )

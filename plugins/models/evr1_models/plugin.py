@@ -24,6 +24,7 @@ def evr1_models() -> list[ModelSpec]:
             target="evr1_models.qwen3_vl:Qwen3VL",
             summary="Qwen3-VL: frames with written timestamps, patch 16, deepstack",
             presets={name: place for name, place in _qwen3_vl_presets().items() if "-a" not in name},
+            made={"tiny-qwen3-vl": "evr1_models.tiny.qwen3_vl:make_tiny_qwen3_vl"},
             requires=(TRANSFORMERS,),
         ),
     ]
