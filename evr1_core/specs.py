@@ -40,10 +40,18 @@ class BenchmarkSpec:
     summary: str
     problem_types: tuple[str, ...] = ()
     size: int | None = None
-    """Number of questions of the official release."""
+    """Number of questions of the official release, of its first variant."""
+    variants: Mapping[str, int | None] = field(default_factory=dict)
+    """Splits, tracks or input forms that can be asked for, with the official number of questions; the first is the default."""
     metric: str = "accuracy"
+    """The headline that its authors report, in words."""
     licence: str = ""
+    """Licence of the data, `not stated` where its authors give none."""
     url: str = ""
+    """Where the release is to be had."""
+    paper: str = ""
+    layout: str = ""
+    """Files and folders that are expected below --root, one per line."""
     requires: tuple[str, ...] = ()
 
 

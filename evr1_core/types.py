@@ -156,6 +156,18 @@ class Clip:
         return int(self.frames.shape[2]), int(self.frames.shape[3])
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a sample is put to a model, where that isn't left to a template: the prompt of a published protocol."""
+
+    content: tuple[str | int, ...]
+    """The user's turn: pieces of text, and for each medium its place in `Sample.media`, each exactly once."""
+    system: str = ""
+    """System turn; empty is none of its own (the model's chat template may have a default)."""
+    prefill: str = ""
+    """Text that the assistant's turn opens with."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
     """Everything that a model is shown for one sample. Made once per (sample, template, adapter)."""

@@ -17,7 +17,7 @@ def command(
     model: Annotated[str | None, typer.Option("--model", help="model.path: a preset, a directory or a repository id.")] = None,
     benchmark: Annotated[str | None, typer.Option("--benchmark", help="A benchmark; `evr1 benchmarks list`.")] = None,
     root: Annotated[Path | None, typer.Option("--root", help="Folder of the benchmark's official release.")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Split of the benchmark.")] = None,
+    variant: Annotated[str | None, typer.Option("--variant", help="Split, track or input form of the benchmark.")] = None,
     data: Annotated[list[Path] | None, typer.Option("--data", help="Data files instead; may be given several times.")] = None,
     engine: Annotated[str | None, typer.Option("--engine", help="rollout.engine; `evr1 plugins list`.")] = None,
     n: Annotated[int | None, typer.Option("--n", help="evaluate.n: answers per question.")] = None,
@@ -55,7 +55,7 @@ def command(
         root = root or getattr(adapter, "root", None)
         if root is None:
             raise RequestError(f"--benchmark {benchmark} needs --root, the folder of its official release; see `evr1 benchmarks list`")
-        samples, what = adapter.samples(root, split), {"benchmark": benchmark, "split": split}
+        samples, what = adapter.samples(root, variant), {"benchmark": benchmark, "variant": variant}
     else:
         samples, what = read_questions(config), {"data": sorted(path.name for path in config.data.validate_on)}
     samples = samples[:limit] if limit else samples

@@ -25,7 +25,7 @@ from evr1_core.data.rows import HIDDEN
 from evr1_core.data.shrink import changes
 from evr1_core.data.templates import DEFAULT, Templates, shipped
 from evr1_core.errors import MediaError, RequestError
-from evr1_core.types import Budget, Clip, Exclusion, MediaRef, PatchFactors, Prompt, Sample
+from evr1_core.types import Budget, Clip, Exclusion, MediaRef, PatchFactors, Prompt, Sample, Wording
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,6 +72,12 @@ class PromptText(NamedTuple):
     prefill: str
 
 
+FrameTimes = Callable[[], tuple[tuple[float, ...], ...]]
+"""Seconds of the frames of each medium of a sample, planned from headers; empty for one that can't be used."""
+
+Ask = Callable[[Sample, FrameTimes], Wording | None]
+"""How a sample is worded; None leaves it to the template."""
+
 Loaded = Mapping[tuple[MediaRef, Budget], Clip | MediaError]
 
 
@@ -116,6 +122,20 @@ def render(
     return (*turns, {"role": "user", "content": content})
 
 
+def worded(sample: Sample, wording: Wording) -> tuple[dict[str, Any], ...]:
+    """Chat messages of a sample with a wording of its own. Raises RequestError when not every medium has exactly one place."""
+    places = [piece for piece in wording.content if isinstance(piece, int)]
+    if sorted(places) != list(range(len(sample.media))):
+        raise RequestError(f"sample {sample.id!r}: the wording places media {places}, the sample has {len(sample.media)}")
+    content = [
+        {"type": sample.media[piece].kind} if isinstance(piece, int) else {"type": "text", "text": piece}
+        for piece in wording.content
+        if piece != ""
+    ]
+    system = [{"role": "system", "content": [{"type": "text", "text": wording.system}]}] if wording.system else []
+    return (*system, {"role": "user", "content": content})
+
+
 def template_for(problem_type: str, use: Mapping[str, str] | None = None) -> str:
     """Name of the template for a problem type: the one its reward names, else the one called like the reward, else the default."""
     from evr1_core.plugins import reward_for
@@ -136,6 +156,7 @@ class PromptBuilder:
         *,
         system: str | None = None,
         use: Mapping[str, str] | None = None,
+        ask: Ask | None = None,
         max_prompt_tokens: int | None = None,
         overlong: Literal["exclude", "shrink", "error"] = "exclude",
         bad_rows: Literal["error", "exclude"] = "error",
@@ -143,7 +164,7 @@ class PromptBuilder:
     ) -> None:
         self.adapter, self.store, self.budget, self.template = adapter, store, budget, template
         self.system, self.use, self.max_prompt_tokens = system, dict(use or {}), max_prompt_tokens
-        self.overlong, self.bad_rows = overlong, bad_rows
+        self.overlong, self.bad_rows, self.ask = overlong, bad_rows, ask
         self.workers = workers or min(8, os.cpu_count() or 1)
         """Media loaded at a time."""
         self.note: Callable[[str], None] = _log.warning
@@ -195,12 +216,23 @@ class PromptBuilder:
 
     def text(self, sample: Sample) -> PromptText:
         """The prompt before its media. Raises PromptFault (control text) and RequestError (template)."""
-        messages = render(sample, self.template_of(sample.problem_type), self.system, templates=self.templates)
+        wording = self.ask(sample, lambda: self.frame_times(sample)) if self.ask else None
+        if wording is None:
+            messages = render(sample, self.template_of(sample.problem_type), self.system, templates=self.templates)
+        else:
+            messages = worded(sample, wording)
         shown = "\n".join(item["text"] for item in messages[-1]["content"] if item["type"] == "text")
         found = sorted(text for text in self.adapter.special_texts if text and text in shown)
         if found:
             raise PromptFault(sample.id, "special_token", f"the text holds {found[0]!r}, a control text of this model's chat format")
-        return PromptText(messages, *self.adapter.render(messages))
+        text, prefill = self.adapter.render(messages)
+        opening = wording.prefill if wording else ""
+        return PromptText(messages, text + opening, prefill + opening)
+
+    def frame_times(self, sample: Sample) -> tuple[tuple[float, ...], ...]:
+        """Seconds of the frames that each medium will give under the budget, from headers; empty where it can't be used."""
+        found = self.store.plan_many(sample.media, self.budget_of(sample), self.adapter.factors, self.workers)
+        return tuple(() if isinstance(plan, MediaError) else tuple(plan.times) for plan in found)
 
     def template_of(self, problem_type: str) -> str:
         """Name of the template for a problem type."""

@@ -3,15 +3,24 @@
 The smallest benchmark is a class with one method:
 
     class Colours:
-        def samples(self, root, split=None):
+        def samples(self, root, variant=None):
             return [Sample(...), ...]
 
 It may also have
 
     root: Path                      folder that is taken without --root, where the adapter can make its questions itself
-    template: str | None            name of the prompt template for all its questions
+    template: str | None            name of the prompt template for all its questions, where it words none itself
     groups: tuple[str, ...]         keys of `Sample.extra` by which accuracies are tabled too
+    prompts: tuple[str, ...]        names of wordings that it knows, the first is the default
+    def wording(self, sample, prompt, thinking, frame_times) -> Wording | None
+    def official(self, sample, text) -> Official | None
     def aggregate(self, records: Sequence[Record]) -> Report
+    def errata(self, samples) -> Sequence[str]
+
+`wording` says how a question is put by the prompt of that name (`evr1_core.types.Wording`); None leaves it to the templates
+of training. `frame_times()` gives the seconds of the frames that each medium will have, for subtitles. `official` reads an
+answer as the benchmark's own script does, next to the scoring library, whose strict score is the headline. `errata` gives
+one line for each known fault of the release that these samples have.
 """
 
 from __future__ import annotations
@@ -31,12 +40,22 @@ from evr1_core.types import Sample, Score
 class Benchmark(Protocol):
     """A benchmark adapter: reads an official release."""
 
-    def samples(self, root: Path, split: str | None = None) -> list[Sample]:
+    def samples(self, root: Path, variant: str | None = None) -> list[Sample]:
         """Every question of the release in `root`, media paths absolute. Raises RequestError naming the file that is missing.
 
         Questions whose media are missing are given too: they are counted as excluded, never dropped.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Official:
+    """What the benchmark's own script would make of an answer."""
+
+    answer: str
+    """What it reads, for example `B`; empty where it reads nothing."""
+    value: float | None
+    """What it counts; None where it leaves the question out of its denominator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,8 @@ class Record:
     tokens: int = 0
     reason: str = ""
     """Why it was excluded: `code: detail`."""
+    official: Official | None = None
+    """None where the benchmark has no rule of its own, and where there is no answer."""
 
     @property
     def status(self) -> str:
@@ -63,17 +84,24 @@ class Record:
         """What counts: 0 for unreadable answers and for failures that the answer caused; None is left out, and shown as such."""
         return None if self.score is None else evaluation_accuracy(self.score)
 
+    @property
+    def cluster(self) -> str:
+        """Questions about one video are not independent: their intervals are drawn by video."""
+        return self.sample.media[0].path if self.sample.media else self.sample.id
+
 
 @dataclass(frozen=True)
 class Report:
     """What a benchmark says. Values in [0, 1] unless its metric has another range."""
 
     headline: Figure | None
-    """The number that is quoted; None where none may be given."""
+    """The number that is quoted, strict: every question of the release counts. None where none may be given."""
     metric: str = "accuracy"
     tables: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
     """Title -> row -> figure."""
     notes: tuple[str, ...] = ()
+    official: Mapping[str, Figure] = field(default_factory=dict)
+    """The headline by the official rule and denominator, and other numbers that papers quote: name -> figure."""
 
 
 def aggregate(records: Sequence[Record], groups: Sequence[str] = ()) -> Report:
@@ -81,21 +109,39 @@ def aggregate(records: Sequence[Record], groups: Sequence[str] = ()) -> Report:
     tables = {"problem_type": table(records, lambda record: record.sample.problem_type)}
     for key in groups:
         tables[key] = table(records, lambda record, key=key: str(record.sample.extra.get(key, "none")))
-    return Report(accuracy(records), tables=tables)
+    return Report(accuracy(records), tables=tables, official=official(records))
+
+
+def official(records: Sequence[Record]) -> dict[str, Figure]:
+    """Mean of the official values over their own denominator; empty where no record has one."""
+    if not any(record.official for record in records):
+        return {}
+    return {"official accuracy": mean(records, lambda record: record.official.value if record.official else None)}
 
 
 def accuracy(records: Sequence[Record]) -> Figure:
     """Mean accuracy over questions with its interval."""
+    return mean(records, lambda record: record.accuracy)
+
+
+def mean(records: Sequence[Record], value: Callable[[Record], float | None]) -> Figure:
+    """Mean over questions of the mean over their answers, where `value` is a number; interval by video."""
     values: dict[str, list[float]] = defaultdict(list)
+    clusters: dict[str, str] = {}
     for record in records:
-        if record.accuracy is not None:
-            values[record.sample.id].append(record.accuracy)
-    return figure(values)
+        if (found := value(record)) is not None:
+            values[record.sample.id].append(found)
+            clusters[record.sample.id] = record.cluster
+    return figure(values, clusters)
 
 
-def table(records: Sequence[Record], key: Callable[[Record], Any]) -> dict[str, Figure]:
-    """Accuracy for each value of `key`, in the order of its values."""
+def table(
+    records: Sequence[Record], key: Callable[[Record], Any], value: Callable[[Record], float | None] = lambda record: record.accuracy
+) -> dict[str, Figure]:
+    """Mean of `value` for each value of `key`, in the order of its values. A key that gives a list or tuple counts in each of its rows."""
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        found[str(key(record))].append(record)
-    return {name: accuracy(found[name]) for name in sorted(found)}
+        names = key(record)
+        for name in names if isinstance(names, (list, tuple)) else [names]:
+            found[str(name)].append(record)
+    return {name: mean(found[name], value) for name in sorted(found)}

@@ -11,14 +11,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.evaluate.benchmark import Record, Report, aggregate
 from evr1_core.evaluate.results import ResultStore
-from evr1_core.rollout.engine import Engine, PromptMismatch
+from evr1_core.rollout.engine import Answers, Engine, PromptMismatch
 from evr1_core.scoring.score import cause
 from evr1_core.types import Completion, Exclusion, Prompt, Sample, Sampling, Score
 
@@ -65,8 +65,8 @@ def evaluate(
     `about` goes into the summary, for people: names of model and benchmark.
 
     The builder must exclude what it can't use (`bad_rows` and `overlong` "exclude"), so that nothing is dropped and
-    nothing stops. Raises RequestError for what is wrong with the request itself, PromptMismatch, and Evr1Error when
-    the engine fails again and again; what was answered until then is kept.
+    nothing stops. Raises RequestError for what is wrong with the request itself, and Evr1Error when the engine
+    fails again and again; what was answered until then is kept.
     """
     unique(samples)
     left = results.missing(samples, sampling.n)
@@ -114,12 +114,23 @@ def generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, resu
     if not prompts:
         return []
     try:
-        return list(zip(prompts, engine.generate(prompts, sampling), strict=True))
-    except (PromptMismatch, RequestError):
+        return usable(zip(prompts, engine.generate(prompts, sampling), strict=True), sampling, results)
+    except RequestError:
         raise
     except Exception as error:  # kept for the summary, even where every prompt alone is answered
         results.retries.append(f"{len(prompts)} prompts at once: {type(error).__name__}: {error}"[:300])
         return one_by_one(engine, prompts, sampling, results)
+
+
+def usable(found: Iterable[tuple[Prompt, Answers]], sampling: Sampling, results: ResultStore) -> Answered:
+    """The answered prompts; one that the engine built otherwise is an outcome with its reason."""
+    answered: Answered = []
+    for prompt, answers in found:
+        if isinstance(answers, PromptMismatch):
+            results.fail(prompt, sampling.n, f"prompt_mismatch: {answers.detail}"[:300])
+        else:
+            answered.append((prompt, answers))
+    return answered
 
 
 def one_by_one(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, results: ResultStore) -> Answered:
@@ -129,9 +140,9 @@ def one_by_one(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, re
     streak = 0
     for prompt in prompts:
         try:
-            answered.append((prompt, engine.generate([prompt], sampling)[0]))
+            answered += usable([(prompt, engine.generate([prompt], sampling)[0])], sampling, results)
             streak = 0
-        except (PromptMismatch, RequestError):
+        except RequestError:
             raise
         except Exception as error:
             streak += 1

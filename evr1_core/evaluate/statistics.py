@@ -33,26 +33,34 @@ def wilson(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def figure(values: Mapping[str, Sequence[float]]) -> Figure:
-    """Mean over questions of the mean over their answers. `values`: question -> numbers of its answers.
+def figure(values: Mapping[str, Sequence[float]], clusters: Mapping[str, str] | None = None) -> Figure:
+    """Mean over questions of the mean over their answers. `values`: question -> numbers of its answers; `clusters`: question -> its video.
 
-    One right-or-wrong answer per question gives Wilson's interval; everything else (several answers, overlaps) a
-    bootstrap over questions, since the answers to one question are not independent.
+    One right-or-wrong answer per question, each about a video of its own, gives Wilson's interval; everything else (several
+    answers, overlaps, several questions about one video) a bootstrap over the videos, since answers that share one are not
+    independent.
     """
-    means = [sum(found) / len(found) for found in values.values() if found]
+    means = {name: sum(found) / len(found) for name, found in values.items() if found}
     if not means:
         return Figure(None, None, None, 0)
-    n, mean = len(means), math.fsum(means) / len(means)
-    if all(value in (0.0, 1.0) for found in values.values() for value in found) and all(len(found) <= 1 for found in values.values()):
-        return Figure(mean, *wilson(sum(means), n), n)
-    return Figure(mean, *bootstrap(means), n)
+    n, mean = len(means), math.fsum(means.values()) / len(means)
+    groups = [(clusters or {}).get(name, name) for name in means]
+    binary = all(value in (0.0, 1.0) for found in values.values() for value in found)
+    if binary and len(set(groups)) == n and all(len(found) <= 1 for found in values.values()):
+        return Figure(mean, *wilson(sum(means.values()), n), n)
+    return Figure(mean, *bootstrap(list(means.values()), clusters=groups), n)
 
 
-def bootstrap(values: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile interval of the mean."""
+def bootstrap(
+    values: Sequence[float], clusters: Sequence[str] | None = None, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """95 % percentile interval of the mean. With `clusters` whole clusters are drawn (Field and Welsh, J. R. Stat. Soc. B 69, 2007)."""
     data = np.asarray(values, dtype=np.float64)
+    names, places = np.unique(np.asarray(clusters if clusters is not None else np.arange(len(data))), return_inverse=True)
+    sums, counts = np.bincount(places, weights=data), np.bincount(places)
     generator = np.random.default_rng(seed)
-    means = np.array([data[generator.integers(0, len(data), len(data))].mean() for _ in range(resamples)])
+    drawn = (generator.integers(0, len(names), len(names)) for _ in range(resamples))
+    means = np.array([sums[chosen].sum() / counts[chosen].sum() for chosen in drawn])
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 

@@ -17,9 +17,9 @@ class Demo:
     template = "evr1_demo:prompt.j2"
     groups = ("kind",)
 
-    def samples(self, root: Path, split: str | None = None) -> list[Sample]:
+    def samples(self, root: Path, variant: str | None = None) -> list[Sample]:
         """Raises RequestError for a folder without questions and for a split that it doesn't have."""
-        name, splits = split or "report", sorted(path.stem for path in Path(root).glob("*.jsonl"))
+        name, splits = variant or "report", sorted(path.stem for path in Path(root).glob("*.jsonl"))
         if not splits:
             raise RequestError(f"{root}: no questions there; `evr1 demo --output DIR` draws them into DIR/questions")
         if name not in splits:

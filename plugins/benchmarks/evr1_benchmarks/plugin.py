@@ -17,4 +17,17 @@ def evr1_benchmarks() -> list[BenchmarkSpec]:
             size=320,
             licence="Apache-2.0",
         ),
+        BenchmarkSpec(
+            name="video-mme",
+            target="evr1_benchmarks.video_mme:VideoMME",
+            summary="four-option questions about short, medium and long videos",
+            problem_types=("multiple-choice",),
+            size=2700,
+            variants={"no-subtitles": 2700, "subtitles": 2700, "easyvideor1": 2700},
+            metric="accuracy over all questions, without and with subtitles",
+            licence="academic research only",
+            url="https://huggingface.co/datasets/lmms-lab/Video-MME",
+            paper="arXiv 2405.21075",
+            layout="videomme/test-*.parquet\ndata/{videoID}.mp4\nsubtitle/{videoID}.srt",
+        ),
     ]

@@ -1,0 +1,79 @@
+"""Video-MME (arXiv 2405.21075): 2,700 four-option questions about 900 videos of three lengths, without or with subtitles.
+
+Protocol: github.com/BradyFU/Video-MME (prompt, tables) and the answer parser that its README links.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from evr1_benchmarks import files, subtitles
+from evr1_benchmarks.options import choices, duplicates, lettered, printed
+from evr1_benchmarks.release import Release
+from evr1_core.data.prompts import FrameTimes
+from evr1_core.evaluate.benchmark import Official
+from evr1_core.types import MediaRef, Sample, Wording
+
+LEAD_INS = re.compile(
+    r"(the (best|correct) (answer|option) is:?|the answer is:?|the answer|best (answer|option):|answer:|option:)", re.IGNORECASE
+)
+
+
+class VideoMME(Release):
+    variants = ("no-subtitles", "subtitles")
+    converted = ("videomme.json",)
+    groups = ("duration", "domain", "sub_category", "task_type")
+
+    def read(self, root: Path, variant: str) -> list[Sample]:
+        path = files.find(root, "videomme/test-*.parquet", "test-*.parquet", "videomme.parquet")
+        folders = files.places(root, ("data", "videos", "video"))
+        return [self._sample(root, path, number, row, folders, variant) for number, row in enumerate(files.rows(path), 1)]
+
+    def _sample(self, root: Path, path: Path, number: int, row: dict, folders: Sequence[Path], variant: str) -> Sample:
+        video_id = files.field(row, "videoID", path, number)
+        extra = {name: files.field(row, name, path, number) for name in self.groups}
+        if variant == "subtitles":
+            extra["subtitle"] = str(root / "subtitle" / f"{video_id}.srt")
+        return Sample(
+            id=files.field(row, "question_id", path, number),
+            problem=files.field(row, "question", path, number),
+            options=lettered(files.field(row, "options", path, number)),
+            answer=files.field(row, "answer", path, number),
+            problem_type="multiple-choice",
+            media=(MediaRef(files.video(folders, video_id), "video"),),
+            source="video-mme",
+            extra=extra,
+        )
+
+    def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
+        assert isinstance(sample.options, dict)
+        said = self._subtitles(sample, frame_times)
+        letters = choices(sample.options)
+        text = (
+            f"{said}Select the best answer to the following multiple-choice question based on the video. "
+            f"Respond with only the letter ({letters}) of the correct option.\n"
+            f"{sample.problem}\n{printed(sample.options)}\nThe best answer is:"
+        )
+        return Wording((0, text))
+
+    def _subtitles(self, sample: Sample, frame_times: FrameTimes) -> str:
+        """Cues that are on screen in a frame that the model sees; 156 of the 900 videos have no subtitles."""
+        path = Path(sample.extra.get("subtitle", ""))
+        if not path.is_file():
+            return ""
+        seen = subtitles.at(subtitles.read_srt(path), *frame_times())
+        return f"This video's subtitles are listed below:\n{' '.join(seen)}\n"
+
+    def official(self, sample: Sample, text: str) -> Official:
+        """The first letter A to D behind the lead-ins; more than ten words without one are left out of the denominator."""
+        rest = LEAD_INS.sub("", text.strip())
+        letter = re.search("[ABCD]", rest)
+        if letter is None:
+            return Official("", None)
+        return Official(letter.group(), float(letter.group() == sample.answer))
+
+    def errata(self, samples: Sequence[Sample]) -> list[str]:
+        twice = [sample.id for sample in samples if isinstance(sample.options, dict) and duplicates(sample.options)]
+        return [f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else []
