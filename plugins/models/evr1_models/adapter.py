@@ -246,7 +246,8 @@ def block_positions(block: Block, count: int) -> Tensor:
     """Positions [3, T * H * W] of a block from (0, 0, 0) on. Raises ValueError when it hasn't `count` tokens."""
     if block.frames * block.height * block.width != count:
         raise ValueError(f"{count} media tokens in a row, but {block.frames} x {block.height} x {block.width} features for them")
-    times = (torch.arange(block.frames) * block.step).long()
+    # In float64, as engines do it: half a unit in the last place of float32 decides on which side of a whole number a time falls.
+    times = (torch.arange(block.frames, dtype=torch.float64) * block.step).long()
     grid = torch.meshgrid(times, torch.arange(block.height), torch.arange(block.width), indexing="ij")
     return torch.stack(grid).reshape(3, -1)
 

@@ -59,7 +59,16 @@ CHAT_TEMPLATE = r"""
 {{- "<|im_start|>assistant\nPREFILL" -}}
 {%- endif -%}
 """.strip()
-"""Turns and placeholders as the family's releases write them; PREFILL is what the assistant turn opens with."""
+"""Turns and placeholders as the families' releases write them; PREFILL is what the assistant turn opens with."""
+
+_EACH_MESSAGE = "{%- for message in messages -%}\n"
+_DEFAULT_SYSTEM = r"""
+{%- if loop.first and message.role != "system" -%}
+{{- "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" -}}
+{%- endif -%}
+""".lstrip()
+SYSTEM_CHAT_TEMPLATE = CHAT_TEMPLATE.replace(_EACH_MESSAGE, _EACH_MESSAGE + _DEFAULT_SYSTEM)
+"""The same with the default system turn of Qwen2-VL and Qwen2.5-VL, for messages that don't open with one."""
 
 
 def write_tokenizer(
