@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from evr1_core.evaluate.statistics import Figure, figure
+from evr1_core.evaluate.statistics import Figure, figure, nested_figure
 from evr1_core.scoring.score import evaluation_accuracy
 from evr1_core.types import Sample, Score
 
@@ -126,13 +126,25 @@ def accuracy(records: Sequence[Record]) -> Figure:
 
 def mean(records: Sequence[Record], value: Callable[[Record], float | None]) -> Figure:
     """Mean over questions of the mean over their answers, where `value` is a number; interval by video."""
+    values, clusters = _by_question(records, value)
+    return figure(values, clusters)
+
+
+def macro(records: Sequence[Record], value: Callable[[Record], float | None], path: Callable[[Record], tuple[str, ...]]) -> Figure:
+    """Mean of means: `path` says where a record stands, from the outside in. `lambda r: (r.sample.extra["task"],)` is the mean of tasks."""
+    values, clusters = _by_question(records, value)
+    return nested_figure(values, {record.sample.id: path(record) for record in records}, clusters)
+
+
+def _by_question(records: Sequence[Record], value: Callable[[Record], float | None]) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Question -> the numbers of its answers, and question -> its video; questions without a number are in neither."""
     values: dict[str, list[float]] = defaultdict(list)
     clusters: dict[str, str] = {}
     for record in records:
         if (found := value(record)) is not None:
             values[record.sample.id].append(found)
             clusters[record.sample.id] = record.cluster
-    return figure(values, clusters)
+    return values, clusters
 
 
 def table(

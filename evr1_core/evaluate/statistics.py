@@ -65,6 +65,48 @@ def bootstrap(
     return float(low), float(high)
 
 
+Path = tuple[str, ...]
+"""Where a question stands in a mean of means, from the outside in: for example (category, task)."""
+
+
+def nested_figure(values: Mapping[str, Sequence[float]], paths: Mapping[str, Path], clusters: Mapping[str, str] | None = None) -> Figure:
+    """Mean of means: over questions within a path, over paths with one beginning, and so on outwards, each weighing the same.
+
+    `paths`: question -> its place; all of one length. The interval is a bootstrap over clusters (videos); a path of which a
+    resample holds no question is left out of its mean there.
+    """
+    names = [name for name, found in values.items() if found]
+    if not names:
+        return Figure(None, None, None, 0)
+    leaves = sorted({paths[name] for name in names})
+    rows = {cluster: row for row, cluster in enumerate(dict.fromkeys((clusters or {}).get(name, name) for name in names))}
+    columns = {leaf: column for column, leaf in enumerate(leaves)}
+    sums, counts = np.zeros((len(rows), len(leaves))), np.zeros((len(rows), len(leaves)))
+    for name in names:
+        place = rows[(clusters or {}).get(name, name)], columns[paths[name]]
+        sums[place] += math.fsum(values[name]) / len(values[name])
+        counts[place] += 1
+    whole = float(_outwards(sums.sum(0, keepdims=True), counts.sum(0, keepdims=True), leaves)[0])
+    weights = np.random.default_rng(0).multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=RESAMPLES).astype(np.float64)
+    low, high = np.nanquantile(_outwards(weights @ sums, weights @ counts, leaves), [0.025, 0.975])
+    return Figure(whole, float(low), float(high), len(names))
+
+
+def _outwards(sums: np.ndarray, counts: np.ndarray, leaves: Sequence[Path]) -> np.ndarray:
+    """Sums and counts [R, leaves] -> the mean of means of each row, [R]."""
+    with np.errstate(invalid="ignore"):
+        means = sums / counts  # NaN where nothing was drawn
+    names = list(leaves)
+    while names and names[0]:
+        outer = sorted({name[:-1] for name in names})
+        columns = [means[:, [place for place, name in enumerate(names) if name[:-1] == one]] for one in outer]
+        known = [~np.isnan(column) for column in columns]
+        with np.errstate(invalid="ignore"):
+            means = np.stack([np.where(k, c, 0).sum(1) / k.sum(1) for c, k in zip(columns, known, strict=True)], axis=1)
+        names = outer
+    return means[:, 0]
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Second minus first, over the questions that both have."""

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evr1_core.evaluate.statistics import bootstrap, compare, figure, sign_test, wilson
+from evr1_core.evaluate.statistics import bootstrap, compare, figure, nested_figure, sign_test, wilson
 
 
 def test_wilson() -> None:
@@ -50,3 +50,30 @@ def test_compare_pairs_by_question() -> None:
     assert found.low > 0 and found.p == pytest.approx(2 / 32)
     with pytest.raises(ValueError, match="in common"):
         compare({"a": 1.0}, {"b": 1.0})
+
+
+def test_a_mean_of_means_weighs_every_task_the_same() -> None:
+    values = {"a": [1.0], "b": [0.0], "c": [1.0], "d": [1.0], "e": [0.0], "f": [1.0, 0.0]}
+    paths = {
+        "a": ("x", "x1"),
+        "b": ("x", "x1"),
+        "c": ("x", "x2"),
+        "d": ("x", "x2"),
+        "e": ("y", "y1"),
+        "f": ("y", "y1"),
+    }
+    found = nested_figure(values, paths)
+    # x is the mean of 1/2 and 1, y the mean of 0 and 1/2; every level weighs its members the same.
+    assert found.value == pytest.approx((0.75 + 0.25) / 2) and found.n == 6
+    assert found.low is not None and found.high is not None and found.low <= found.value <= found.high
+    flat = nested_figure(values, {name: () for name in values}, {name: "one video" for name in values})
+    assert flat.value == pytest.approx(3.5 / 6) and flat.low == flat.high == flat.value
+    assert nested_figure({}, {}).value is None
+
+
+def test_questions_of_one_video_widen_the_interval() -> None:
+    values = {f"{video}-{number}": [float(video % 2)] for video in range(20) for number in range(10)}
+    alone = figure(values)
+    together = figure(values, {name: name.split("-")[0] for name in values})
+    assert alone.value == together.value == 0.5
+    assert together.high - together.low > 2 * (alone.high - alone.low)  # type: ignore[operator]
