@@ -26,6 +26,7 @@ from evr1_core.errors import Evr1Error, RequestError, nearest
 from evr1_core.specs import (
     AlgorithmSpec,
     BenchmarkSpec,
+    BudgetSpec,
     CommandSpec,
     EngineSpec,
     ModelSpec,
@@ -42,6 +43,7 @@ HOOKS: dict[str, type] = {
     "evr1_models": ModelSpec,
     "evr1_engines": EngineSpec,
     "evr1_trackers": TrackerSpec,
+    "evr1_budgets": BudgetSpec,
     "evr1_commands": CommandSpec,
 }
 S = TypeVar("S", bound=Spec)
@@ -161,7 +163,7 @@ def normal_problem_type(text: str) -> str:
 def describe(offer: Offer) -> str:
     """`name@distribution (target)`."""
     spec = offer.spec
-    target = spec.advantage if isinstance(spec, AlgorithmSpec) else spec.target
+    target = spec.advantage if isinstance(spec, AlgorithmSpec) else getattr(spec, "target", None)
     return f"{spec.name}@{offer.plugin.distribution} ({target or 'presets'})"
 
 

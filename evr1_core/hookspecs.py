@@ -27,6 +27,7 @@ import pluggy
 from evr1_core.specs import (
     AlgorithmSpec,
     BenchmarkSpec,
+    BudgetSpec,
     CommandSpec,
     EngineSpec,
     ModelSpec,
@@ -66,6 +67,11 @@ def evr1_engines() -> Iterable[EngineSpec]:  # type: ignore[empty-body]
 @hookspec
 def evr1_trackers() -> Iterable[TrackerSpec]:  # type: ignore[empty-body]
     """Sinks for metrics, beside the files of a run."""
+
+
+@hookspec
+def evr1_budgets() -> Iterable[BudgetSpec]:  # type: ignore[empty-body]
+    """Media budgets of evaluations, by name."""
 
 
 @hookspec

@@ -31,6 +31,7 @@ from evr1_core.errors import Evr1Error, RequestError, nearest
 from evr1_core.specs import (
     AlgorithmSpec,
     BenchmarkSpec,
+    BudgetSpec,
     CommandSpec,
     EngineSpec,
     ModelSpec,
@@ -78,6 +79,10 @@ def engine(name: str) -> EngineSpec:
 
 def tracker(name: str) -> TrackerSpec:
     return _find(TrackerSpec, "name", name)
+
+
+def budget(name: str) -> BudgetSpec:
+    return _find(BudgetSpec, "name", name)
 
 
 def command(name: str) -> CommandSpec:
@@ -232,6 +237,7 @@ __all__ = [
     "PluginRow",
     "algorithm",
     "benchmark",
+    "budget",
     "build",
     "catalogue",
     "check_requirements",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +122,21 @@ class TrackerSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetSpec:
+    """What an evaluation shows of each medium, by a name: `evr1 eval --budget NAME`."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """Dotted key of the configuration -> value, for example `media.evaluate.video.fps`: 2."""
+    summary: str
+    benchmarks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Benchmark -> what differs for it."""
+    source: str = ""
+    """Where the numbers come from."""
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommandSpec:
     """An extra command of `evr1`: `target` is a function that typer can turn into a command, or a typer app."""
 
@@ -130,4 +146,4 @@ class CommandSpec:
     requires: tuple[str, ...] = ()
 
 
-Spec = RewardSpec | BenchmarkSpec | AlgorithmSpec | ModelSpec | EngineSpec | TrackerSpec | CommandSpec
+Spec = RewardSpec | BenchmarkSpec | AlgorithmSpec | ModelSpec | EngineSpec | TrackerSpec | BudgetSpec | CommandSpec

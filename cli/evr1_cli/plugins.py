@@ -17,7 +17,9 @@ app = group()
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str | None, typer.Option(help="Only one kind: reward, benchmark, algorithm, model, engine, tracker, command.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only one kind: reward, benchmark, algorithm, model, engine, tracker, budget, command.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List everything that plugins offer, and the plugins that failed with the reason."""

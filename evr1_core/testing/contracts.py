@@ -24,6 +24,7 @@ from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.specs import (
     AlgorithmSpec,
     BenchmarkSpec,
+    BudgetSpec,
     CommandSpec,
     EngineSpec,
     ModelSpec,
@@ -128,6 +129,8 @@ def contracts(spec: Spec, examples: Sequence[Example] = ()) -> Iterator[Rule]:
         yield from rules(spec)
     elif isinstance(spec, CommandSpec):
         yield "callable", lambda: _command(spec)
+    elif isinstance(spec, BudgetSpec):
+        yield "settings", lambda: _budget(spec)
     elif spec.target is not None:
         yield "protocol", lambda: _follows(spec)
         if isinstance(spec, BenchmarkSpec):
@@ -321,6 +324,17 @@ def _follows(spec: Spec) -> None:
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     lacking = [name for name in methods if not callable(getattr(found, name, None))]
     _require(not lacking, f"{title}: {target} lacks {', '.join(lacking)} of {protocol.__module__}.{protocol.__name__}")
+
+
+def _budget(spec: BudgetSpec) -> None:
+    """Its settings are keys of the configuration with fitting values, alone and with what differs for a benchmark."""
+    from evr1_core.config.load import load
+
+    for name, more in {"": {}, **spec.benchmarks}.items():
+        try:
+            load(flags={**spec.settings, **more})
+        except RequestError as error:
+            raise ContractBroken(f"{_title(spec)}{f', benchmark {name}' if name else ''}: {error}") from error
 
 
 def _empty_folder(spec: BenchmarkSpec) -> None:

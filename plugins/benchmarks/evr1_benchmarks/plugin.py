@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from evr1_benchmarks.budgets import BUDGETS
 from evr1_core.hookspecs import hookimpl
-from evr1_core.specs import BenchmarkSpec
+from evr1_core.specs import BenchmarkSpec, BudgetSpec
+
+
+@hookimpl
+def evr1_budgets() -> list[BudgetSpec]:
+    return BUDGETS
 
 
 @hookimpl

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evr1_core.hookspecs import hookimpl
-from evr1_core.specs import ModelSpec
+from evr1_core.specs import BudgetSpec, ModelSpec
+from evr1_models.budgets import BUDGETS
 
 TRANSFORMERS = "transformers>=5.19,<6"
 
@@ -28,3 +29,8 @@ def evr1_models() -> list[ModelSpec]:
             requires=(TRANSFORMERS,),
         ),
     ]
+
+
+@hookimpl
+def evr1_budgets() -> list[BudgetSpec]:
+    return BUDGETS
