@@ -92,9 +92,16 @@ def check_algorithm(spec: AlgorithmSpec) -> None:
     _run(contracts(spec))
 
 
-def check_model(spec: ModelSpec) -> None:
-    """A model family: its class follows the protocol, its presets are texts."""
+def check_model(spec: ModelSpec, directory: Path | str | None = None) -> None:
+    """A model family: its class follows the protocol, and every rule from headers to gradient holds.
+
+    The rules (`evr1_core.testing.models`) run on `directory`, else on the models that the spec makes.
+    """
+    from evr1_core.testing.models import rules
+
     _run(contracts(spec))
+    if directory is not None:
+        _run(rules(spec, directory))
 
 
 def check_engine(spec: EngineSpec) -> None:
@@ -136,6 +143,10 @@ def contracts(spec: Spec, examples: Sequence[Example] = ()) -> Iterator[Rule]:
         if isinstance(spec, BenchmarkSpec):
             yield "empty-folder", lambda: _empty_folder(spec)
             yield "problem-types", lambda: _problem_types(spec)
+    if isinstance(spec, ModelSpec) and spec.made:
+        from evr1_core.testing.models import rules
+
+        yield from rules(spec)
 
 
 def _run(rules: Iterator[Rule]) -> None:
