@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from evr1_core.errors import RequestError
 from evr1_core.types import Clip, PatchFactors
+from evr1_models.attention import linear_patches, registered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -220,9 +221,12 @@ class QwenVL:
 
         if not sys.stderr.isatty():
             logging.disable_progress_bar()  # a bar in a log file is noise
-        return getattr(transformers, self.model_class).from_pretrained(
-            self.directory, dtype=dtype, attn_implementation=choose_attention(attention, device, dtype), device_map={"": device}
+        implementation = registered(choose_attention(attention, device, dtype))
+        model = getattr(transformers, self.model_class).from_pretrained(
+            self.directory, dtype=dtype, attn_implementation=implementation, device_map={"": device}
         )
+        linear_patches(model.get_submodule("model.visual"))
+        return model
 
     def parts(self, model: PreTrainedModel) -> dict[str, list[nn.Module]]:
         visual = model.get_submodule("model.visual")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from evr1_models.tiny.qwen3_5 import make_tiny_qwen3_5, make_tiny_qwen3_5_moe
 from evr1_models.tiny.qwen3_vl import make_tiny_qwen3_vl
+from evr1_models.tiny.qwen3_vl_moe import make_tiny_qwen3_vl_moe
 
-__all__ = ["make_tiny_qwen3_vl"]
+__all__ = ["make_tiny_qwen3_5", "make_tiny_qwen3_5_moe", "make_tiny_qwen3_vl", "make_tiny_qwen3_vl_moe"]

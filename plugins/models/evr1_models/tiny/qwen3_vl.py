@@ -42,7 +42,6 @@ def make_tiny_qwen3_vl(
     kernels of rollout engines serve. 0.02, the family's own `initializer_range`, leaves a model of this size near
     uniform for hundreds of steps; 0.08 trains.
     """
-    import torch
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
     directory = Path(directory)
@@ -50,22 +49,20 @@ def make_tiny_qwen3_vl(
     ids = write_tokenizer(directory, words, thinking=thinking)
     write_processor_files(directory)
     config = Qwen3VLConfig(
-        **_sizes(ids, hidden, layers, heads, kv_heads or heads, mlp or 2 * hidden, max_positions, initializer_range),
-        vision_config={
-            "depth": vision_layers,
-            "hidden_size": vision_hidden,
-            "intermediate_size": 2 * vision_hidden,
-            "num_heads": max(1, vision_hidden // 32),
-            "out_hidden_size": hidden,
-            "num_position_embeddings": vision_positions,
-            "deepstack_visual_indexes": list(range(min(vision_layers, layers) - 1)) or [0],
-            "initializer_range": initializer_range,
-        },
+        **tiny_sizes(ids, hidden, layers, heads, kv_heads or heads, mlp or 2 * hidden, max_positions, initializer_range),
+        vision_config=tiny_vision(hidden, layers, vision_hidden, vision_layers, vision_positions, initializer_range),
         dtype=dtype,
     )
+    return save_tiny(Qwen3VLForConditionalGeneration, config, directory, ids, seed)
+
+
+def save_tiny(model_class: Any, config: Any, directory: Path, ids: dict[str, int], seed: int) -> Path:
+    """Makes the model of `config` from `seed` and writes it with the stop tokens of the family; returns the directory."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3VLForConditionalGeneration(config).to(getattr(torch, dtype))
+        model = model_class(config).to(config.dtype)
     model.generation_config.update(
         bos_token_id=ids["<|endoftext|>"],
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
@@ -75,9 +72,24 @@ def make_tiny_qwen3_vl(
     return directory
 
 
-def _sizes(
+def tiny_vision(hidden: int, layers: int, vision_hidden: int, vision_layers: int, positions: int, std: float) -> dict[str, Any]:
+    """The vision tower's part of the configuration."""
+    return {
+        "depth": vision_layers,
+        "hidden_size": vision_hidden,
+        "intermediate_size": 2 * vision_hidden,
+        "num_heads": max(1, vision_hidden // 32),
+        "out_hidden_size": hidden,
+        "num_position_embeddings": positions,
+        "deepstack_visual_indexes": list(range(min(vision_layers, layers) - 1)) or [0],
+        "initializer_range": std,
+    }
+
+
+def tiny_sizes(
     ids: dict[str, int], hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, positions: int, std: float
 ) -> dict[str, Any]:
+    """The language model's part of the configuration and the ids of media tokens."""
     rounded = -(-len(ids) // 64) * 64
     return {
         "text_config": {
