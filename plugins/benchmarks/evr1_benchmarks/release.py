@@ -28,12 +28,12 @@ class Release:
     converted: ClassVar[tuple[str, ...]] = ()
     """Names of the converted files of EasyVideoR1, the default first."""
     groups: ClassVar[tuple[str, ...]] = ()
-    prompts: ClassVar[tuple[str, ...]] = ("official", CONVERTED, "neutral")
+    prompts: ClassVar[tuple[str, ...]] = ("official", CONVERTED, f"{CONVERTED}-qwen25", "neutral")
 
     def samples(self, root: Path, variant: str | None = None) -> list[Sample]:
         root = Path(root)
         if variant == CONVERTED:
-            return easyvideor1.samples(root, self.converted)
+            return [self.adopt(sample) for sample in easyvideor1.samples(root, self.converted)]
         if variant is not None and variant not in self.variants:
             known = (*self.variants, *([CONVERTED] if self.converted else []))
             raise RequestError(f"{type(self).__name__} has no variant {variant!r}{nearest(variant, known)}")
@@ -42,11 +42,17 @@ class Release:
     def wording(self, sample: Sample, prompt: str, thinking: bool, frame_times: FrameTimes) -> Wording | None:
         if prompt == "official":
             return self.ask(sample, thinking, frame_times)
-        return easyvideor1.wording(sample, thinking) if prompt == CONVERTED else None
+        if prompt.startswith(CONVERTED):
+            return easyvideor1.wording(sample, thinking, qwen25=prompt.endswith("qwen25"))
+        return None
 
     def read(self, root: Path, variant: str) -> list[Sample]:
         """Every question of the official release."""
         raise NotImplementedError
+
+    def adopt(self, sample: Sample) -> Sample:
+        """A row of a converted file with what this benchmark's tables and wording need beside."""
+        return sample
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The official prompt; `thinking` where the authors have one that asks for reasoning, else it is the same."""
