@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evr1_benchmarks import specs_d
 from evr1_benchmarks.budgets import BUDGETS
 from evr1_core.hookspecs import hookimpl
 from evr1_core.specs import BenchmarkSpec, BudgetSpec
@@ -36,4 +37,5 @@ def evr1_benchmarks() -> list[BenchmarkSpec]:
             paper="arXiv 2405.21075",
             layout="videomme/test-*.parquet\ndata/{videoID}.mp4\nsubtitle/{videoID}.srt",
         ),
+        *specs_d.SPECS,
     ]
