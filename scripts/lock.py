@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = "train,ray,wandb,parquet,rewards,dev"
+EXTRAS = "train,lora,bitsandbytes,ray,wandb,parquet,rewards,dev"
 LEFT_OUT = {
     "evr1": "the project itself",
     "pip": "comes with the virtual environment",

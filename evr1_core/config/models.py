@@ -18,6 +18,24 @@ from evr1_core.config.section import Section
 from evr1_core.types import Budget, ImageBudget, VideoBudget
 
 
+class LoraSection(Section):
+    """Low-rank adapters in place of whole weights: W x + scale B A x, with W frozen."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rank of an adapter."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The scale is alpha / rank."""
+    rslora: bool = False
+    """The scale is alpha / sqrt(rank) (arXiv 2312.03732)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the input of an adapter, in the update alone. Rollouts have none, so the policy that is updated differs from them."""
+    targets: tuple[str, ...] = ("language",)
+    """Where: parts of the family (their linear layers), `experts` (stacked weights of a mixture of experts), or regular expressions
+    that match whole names of linear layers or stacked weights."""
+    exclude: tuple[str, ...] = ()
+    """What to leave out of `targets`, written in the same way."""
+
+
 class ModelSection(Section):
     """The model that is trained."""
 
@@ -25,10 +43,18 @@ class ModelSection(Section):
     """A preset (`evr1 models list`), a local directory, or a repository id."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Type of the weights in forward and backward; the optimizer keeps float32 copies."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"] = "auto"
     """Attention kernel; auto leaves the choice to evr1."""
+    compile: Literal["off", "blocks"] = "off"
+    """blocks compiles the layers of vision tower and language model one by one with torch.compile, for the update alone."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, more time, same gradient."""
+    activation_offload: bool = False
+    """Hold what the backward pass needs in host memory: less GPU memory, more time, same gradient. Goes with gradient_checkpointing."""
+    weights_offload: bool = False
+    """Hold the weights in host memory while an engine with weights of its own generates."""
+    lora: LoraSection | None = None
+    """Train adapters and leave the weights as they are; null trains the weights."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained, by the names the family gives: for example `vision`, `projector`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -196,6 +222,11 @@ class TrainSection(Section):
     """Prompt and answer tokens per forward pass; a longer single row goes alone. Changes memory, never the gradient."""
     packing: bool = True
     """Pack rows without padding; off pads them. Same gradient."""
+    optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = "adamw"
+    """adamw_fused is one kernel where torch has it; adamw_8bit holds the moments in 8 bits (arXiv 2110.02861; needs bitsandbytes)."""
+    optimizer_offload: Literal["off", "rollout", "always"] = "off"
+    """Where the optimizer's float32 copies and moments are: with the weights; in host memory while answers are generated; or always in
+    host memory, where the update is made then."""
     lr: float = Field(default=1e-6, ge=0)
     """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.999)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import AnswerOutputs, Row, frozen_logprobs, micro_batches
+from evr1_core.policy.lora import Lora, check_same, fingerprint
+from evr1_core.policy.memory import activations_on_host, compile_blocks
 from evr1_core.policy.optimizer import MasterAdamW, learning_rate
 
 if TYPE_CHECKING:
@@ -25,13 +28,16 @@ class Policy:
         self, adapter: ModelAdapter, model: ModelSection, train: TrainSection, *, temperature: float, device: str, total_steps: int
     ) -> None:
         self.adapter, self.section, self.temperature, self.device = adapter, train, temperature, device
-        self.total_steps = total_steps
+        self.options, self.total_steps = model, total_steps
         self.steps = 0
         """Optimizer updates taken."""
         self.model = adapter.load_model(getattr(torch, model.dtype), attention=model.attention, device=device)
         self.frozen = freeze(adapter, self.model, model.freeze)
+        self.lora = None if model.lora is None else Lora(adapter, self.model, model.lora, frozen=model.freeze)
         if model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if model.compile == "blocks":
+            compile_blocks(adapter, self.model)
         self.model.train()
         self.body = AnswerOutputs(self.model, adapter)
         self.optimizer = MasterAdamW(self.model.named_parameters(), train)
@@ -45,17 +51,23 @@ class Policy:
 
     def outputs(self, rows: Sequence[Row], *, entropies: bool = False) -> tuple[Tensor, ...]:
         """(log-probabilities,), or with the entropies of the same pass behind them: float32 [b, T] each, differentiable."""
-        return self.body(
-            rows,
-            packing=self.section.packing,
-            temperature=self.temperature,
-            device=self.device,
-            entropies=entropies,
-        )
+        offload = self.options.activation_offload and torch.is_grad_enabled()
+        with activations_on_host(self.model) if offload else nullcontext():
+            return self.body(
+                rows,
+                packing=self.section.packing,
+                temperature=self.temperature,
+                device=self.device,
+                entropies=entropies,
+            )
 
     def frozen_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Log-probabilities [n_i] of every row under the current weights, without a graph, in the micro-batches of the update."""
-        return frozen_logprobs(rows, self.micro_batches(rows), self.logprobs)
+        """Log-probabilities [n_i] of every row under the current weights, without graph and dropout, in the micro-batches of the update."""
+        self.model.eval()
+        try:
+            return frozen_logprobs(rows, self.micro_batches(rows), self.logprobs)
+        finally:
+            self.model.train()
 
     def step(self) -> dict[str, float]:
         """One optimizer update from the accumulated gradients. The schedule counts training steps, which may hold several updates."""
@@ -64,36 +76,99 @@ class Policy:
         self.steps += 1
         return {"policy/grad_norm": norm, "policy/lr": lr}
 
+    @contextmanager
+    def aside(self, *, shared: bool) -> Iterator[None]:
+        """Within it the policy is not updated: what the engine has no use for leaves the GPU as far as the options say.
+
+        `shared`: the engine runs the policy's own module, so its weights stay. Everything is back at the end, bit for bit.
+        """
+        weights = self.options.weights_offload and not shared
+        states = self.section.optimizer_offload == "rollout"
+        try:
+            if states:
+                self.optimizer.offload()
+            if weights:
+                self.model.to("cpu")  # type: ignore[arg-type]
+            # Answers grow token by token: a compiled layer would be compiled anew for one shape after another.
+            with torch.compiler.set_stance("force_eager") if self.options.compile != "off" else nullcontext():
+                yield
+        finally:
+            if weights:
+                self.model.to(self.device)  # type: ignore[arg-type]
+            if states:
+                self.optimizer.reload()
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        return self.adapter.engine_weights(self.model)
+        """Every weight by the engine's names; adapters are merged into them, one tensor at a time."""
+        return self.adapter.engine_weights(self.model if self.lora is None else self.lora.merged())  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """State for a checkpoint, one file each."""
-        return {"model": self._own(), "optimizer": self.optimizer.state_tensors()}
+        """State for a checkpoint, one file each: whole weights, or adapters alone."""
+        return {self._kind: self._own(), "optimizer": self.optimizer.state_tensors()}
+
+    def trained(self) -> list[str]:
+        """What is trained, in words, for the log of a run."""
+        if self.lora is None:
+            counts = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
+            return [f"trained: {sum(n for n, on in counts if on):,} of {sum(n for n, _ in counts):,} parameters"]
+        found = self.lora.counts()
+        stacked = f" and {found['stacked']} stacks of experts" if found["stacked"] else ""
+        share = found["trained"] / found["of"]
+        return [f"trained: {found['trained']:,} parameters in adapters of {found['modules']} layers{stacked}, {share:.2%} of the model's"]
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint has to say beside its tensors: type of the weights; adapters, and the weights that they belong to."""
+        if self.lora is None:
+            return {"dtype": self.options.dtype}
+        return {
+            "dtype": self.options.dtype,
+            "freeze": list(self.options.freeze),
+            "lora": self.lora.describe(),
+            "base": fingerprint(self.adapter.directory),
+        }
+
+    @property
+    def _kind(self) -> str:
+        return "model" if self.lora is None else "adapters"
 
     def _own(self) -> dict[str, Tensor]:
-        """Every weight once; tied ones under the name that transformers saves."""
-        return {name: tensor.detach() for name, tensor in self.model.named_parameters()}
+        """Every trained weight once; tied ones under the name that transformers saves."""
+        named = self.model.named_parameters() if self.lora is None else self.lora.tensors().items()
+        return {name: tensor.detach() for name, tensor in named}
 
-    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
-        own = self._own()
-        missing, extra = own.keys() - tensors["model"].keys(), tensors["model"].keys() - own.keys()
+    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]], steps: int, described: Mapping[str, Any] | None = None) -> None:
+        """Go on from the tensors of a checkpoint and what it says of them. Raises RequestError when they are not this policy's."""
+        self._check(tensors, described or {})
+        own, saved = self._own(), tensors[self._kind]
+        with torch.no_grad():
+            for name, tensor in saved.items():
+                own[name].copy_(tensor)
+        # Weights saved in float32 have no copies of their own beside them: they are what a run in another type goes on from.
+        copies = {f"master.{name}": tensor for name, tensor in saved.items()}
+        self.optimizer.load_state_tensors({**copies, **tensors["optimizer"]})
+        self.steps = steps
+
+    def _check(self, tensors: Mapping[str, Mapping[str, Tensor]], described: Mapping[str, Any]) -> None:
+        if self._kind not in tensors:
+            holds = "adapters: give model.lora as its run had it" if self.lora is None else "whole weights: leave model.lora out"
+            raise RequestError(f"the checkpoint holds {holds}, or train.resume=never")
+        if self.lora is not None and "lora" in described:
+            check_same(described["lora"], self.lora.describe())
+            if described["base"] != fingerprint(self.adapter.directory):
+                raise RequestError(
+                    f"the checkpoint's adapters belong to other weights than those of {self.adapter.directory}: give that model"
+                )
+        own, saved = self._own(), tensors[self._kind]
+        missing, extra = own.keys() - saved.keys(), saved.keys() - own.keys()
         if missing or extra:
             names = ", ".join(sorted(missing | extra)[:3])
             raise RequestError(
                 f"the checkpoint belongs to another model: {len(missing)} tensors missing, {len(extra)} unknown ({names}, ...)"
             )
-        other = next((name for name, tensor in tensors["model"].items() if own[name].shape != tensor.shape), None)
+        other = next((name for name, tensor in saved.items() if own[name].shape != tensor.shape), None)
         if other is not None:
-            here, there = tuple(own[other].shape), tuple(tensors["model"][other].shape)
+            here, there = tuple(own[other].shape), tuple(saved[other].shape)
             raise RequestError(f"the checkpoint belongs to another model: {other} is {there} there, {here} here; give that model")
-        with torch.no_grad():
-            for name, tensor in tensors["model"].items():
-                own[name].copy_(tensor)
-        # Weights saved in float32 have no copies of their own beside them: they are what a run in another type goes on from.
-        copies = {f"master.{name}": tensor for name, tensor in tensors["model"].items()}
-        self.optimizer.load_state_tensors({**copies, **tensors["optimizer"]})
-        self.steps = steps
 
 
 def freeze(adapter: ModelAdapter, model: PreTrainedModel, names: Sequence[str]) -> dict[str, int]:

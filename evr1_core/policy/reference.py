@@ -1,6 +1,7 @@
-"""The frozen model that a KL penalty is measured against: the starting model, loaded a second time and never changed.
+"""The frozen model that a KL penalty is measured against: the model as it was before training.
 
-It takes the memory of its weights, no gradient and no optimizer; `model.reference_device: cpu` keeps it out of the GPU.
+`Reference` loads it a second time. It takes the memory of its weights, no gradient and no optimizer;
+`model.reference_device: cpu` keeps it out of the GPU. `BaseReference` is the policy itself with its adapters off.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import Tensor
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import Row, answer_logprobs, frozen_logprobs, micro_batches
+from evr1_core.policy.policy import Policy
 
 
 class Reference:
@@ -33,3 +35,16 @@ class Reference:
         return answer_logprobs(
             self.model, self.adapter, rows, packing=self.section.packing, temperature=self.temperature, device=self.device
         )
+
+
+class BaseReference:
+    """The base of a policy that trains adapters: no second model, and the same bits as a loaded one of its type and device."""
+
+    def __init__(self, policy: Policy) -> None:
+        assert policy.lora is not None
+        self.policy, self.lora = policy, policy.lora
+
+    def logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
+        """float32 [n_i] of every row, on the CPU."""
+        with self.lora.off():
+            return [one.cpu() for one in self.policy.frozen_logprobs(rows)]

@@ -1,8 +1,8 @@
 """A checkpoint as a model directory that transformers and inference engines load.
 
 Weights come from the checkpoint; everything else (configuration, tokenizer, processor, chat template, generation
-config) from the directory of the model that was trained. The result is loaded and compared with the checkpoint before
-it gets its name.
+config) from the directory of the model that was trained. Adapters are merged into that model's weights, or written as
+a directory that peft loads. The result is loaded and compared with the checkpoint before it gets its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evr1_core.config.models import LoraSection
 from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.policy.load import load_adapter
+from evr1_core.policy.lora import Lora, fingerprint, is_adapter, saved_name
 from evr1_core.record.files import publish, write_atomic
 from evr1_core.train.checkpoint import CheckpointError, Checkpoints, check_piece, find_fault, read_checkpoint, separate, split
 
@@ -24,11 +27,11 @@ WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json",
 """Ends of file names that hold weights; they are not copied."""
 
 
-def export(checkpoint: Path, base: Path, out: Path) -> Path:
+def export(checkpoint: Path, base: Path, out: Path, *, adapter_only: bool = False) -> Path:
     """Write `out` from a checkpoint directory and the directory of its base model.
 
-    Raises RequestError when `out` exists, CheckpointError for a damaged checkpoint, Evr1Error when the result does not
-    load back equal; then there is no `out`.
+    Raises RequestError when `out` exists or the checkpoint's adapters belong to another base, CheckpointError for a
+    damaged checkpoint, Evr1Error when the result does not load back equal; then there is no `out`.
     """
     if out.exists():
         raise RequestError(f"{out} exists already: give another folder, or remove it")
@@ -38,23 +41,71 @@ def export(checkpoint: Path, base: Path, out: Path) -> Path:
     if fault is not None:
         raise CheckpointError(f"checkpoint {checkpoint} can't be exported: {fault}")
     tensors, state = read_checkpoint(checkpoint)
+    if adapter_only and "adapters" not in tensors:
+        raise RequestError(f"--adapter: {checkpoint} holds whole weights; leave it out")
+    weights = trained_adapters(base, tensors["adapters"], state["policy"]) if "adapters" in tensors else tensors["model"]
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".exporting-{out.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        copy_rest(base, temporary)
-        write_weights(temporary, tensors["model"])
-        declare_dtype(temporary / "config.json", next(iter(tensors["model"].values())).dtype)
+        if isinstance(weights, Lora) and adapter_only:
+            write_adapter(temporary, weights, base)
+        else:
+            write_model(temporary, weights.merged().weights() if isinstance(weights, Lora) else weights, base)
         origin = {"checkpoint": str(checkpoint), "base": str(base), "step": state.get("step")}
         write_atomic(temporary / "evr1.json", json.dumps(origin) + "\n")
-        check(temporary, tensors["model"])
         publish(temporary, out)
     except OSError as error:
         raise Evr1Error(f"{out} could not be written: {error}; {shutil.disk_usage(out.parent).free / 1e9:.1f} GB are free") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return out
+
+
+def write_model(directory: Path, named: Mapping[str, Tensor], base: Path) -> None:
+    """A whole model, loaded back and compared."""
+    copy_rest(base, directory)
+    write_weights(directory, named)
+    declare_dtype(directory / "config.json", next(iter(named.values())).dtype)
+    check(directory, named)
+
+
+def trained_adapters(base: Path, tensors: Mapping[str, Tensor], described: Mapping[str, Any]) -> Lora:
+    """The base with the adapters of a checkpoint in it. Raises RequestError when they were trained on another one."""
+    if fingerprint(base) != described["base"]:
+        raise RequestError(
+            f"the checkpoint's adapters belong to other weights than those of {base}: give --model with the model that was trained"
+        )
+    adapter = load_adapter(str(base))
+    section = LoraSection.model_validate({name: value for name, value in described["lora"].items() if name in LoraSection.model_fields})
+    lora = Lora(adapter, adapter.load_model(getattr(torch, described["dtype"])), section, frozen=described["freeze"])
+    own = lora.tensors()
+    if own.keys() != tensors.keys():
+        raise RequestError(f"the checkpoint's adapters don't fit {base}: {len(own.keys() ^ tensors.keys())} names differ")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+    return lora
+
+
+def write_adapter(directory: Path, lora: Lora, base: Path) -> None:
+    """Settings and tensors as peft writes them, loaded back by peft onto the base and compared. Raises Evr1Error naming what differs."""
+    from peft import PeftModel
+    from safetensors.torch import save_file
+    from transformers import AutoModelForImageTextToText
+
+    named = {saved_name(name): tensor.detach() for name, tensor in lora.tensors().items()}
+    save_file(separate(named), directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    lora.config.inference_mode = True
+    lora.config.save_pretrained(str(directory))
+    model = AutoModelForImageTextToText.from_pretrained(base, dtype=lora.model.dtype, local_files_only=True, low_cpu_mem_usage=True)
+    loaded = PeftModel.from_pretrained(model, str(directory), local_files_only=True)
+    own = {name: tensor for name, tensor in loaded.named_parameters() if is_adapter(name)}
+    names = {f"base_model.model.{name}": tensor for name, tensor in lora.tensors().items()}
+    wrong = sorted(name for name in names.keys() | own.keys() if name not in names or name not in own or not same(own[name], names[name]))
+    if wrong:
+        raise Evr1Error(f"peft loads other adapters than were written: {len(wrong)} tensors differ, for example {wrong[0]}")
 
 
 def find_checkpoint(place: Path, step: int | None = None, note: Callable[[str], None] | None = None) -> Path:

@@ -22,7 +22,7 @@ from evr1_core.media.store import MediaStore
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
-from evr1_core.policy.reference import Reference
+from evr1_core.policy.reference import BaseReference, Reference
 from evr1_core.record.record import Record
 from evr1_core.rollout.engine import Engine, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
@@ -50,7 +50,7 @@ class Run:
     pool: ScoringPool
     algorithm: Algorithm
     guidance: Guidance
-    reference: Reference | None
+    reference: Reference | BaseReference | None
     """None without a KL penalty: then it is not loaded."""
     kl: Coefficient
     record: Record
@@ -68,6 +68,7 @@ class Run:
             "step": step,
             "updates": self.policy.steps,
             "weight_version": self.engine.weight_version,
+            "policy": self.policy.describe(),
             "order": self.order.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "kl": self.kl.state_dict(),
@@ -87,7 +88,7 @@ class Run:
                 self.record.warn(f"no checkpoint in {self.checkpoints.directory} is complete (events.log says why): the run starts anew")
             return 0
         tensors, state = self.checkpoints.load(path)
-        self.policy.load_tensors(tensors, steps=state["updates"])
+        self.policy.load_tensors(tensors, steps=state["updates"], described=state.get("policy"))
         self.order.load_state_dict(state["order"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.kl.load_state_dict(state.get("kl", {}))
@@ -126,6 +127,8 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
     for part, count in policy.frozen.items():
         record.note(f"frozen: {part}, {count:,} parameters")
+    for line in policy.trained():
+        record.note(line)
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
     context = engine_context(config, adapter, [*rows.samples, *held_out], device, model=policy.model, max_tokens=longest)
     engine = open_engine(config.rollout.engine, config.rollout.options, context)
@@ -139,7 +142,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
         pool=ScoringPool(config.rewards),
         algorithm=algorithm,
         guidance=guidance,
-        reference=open_reference(config, adapter, algorithm, device),
+        reference=open_reference(config, adapter, algorithm, device, policy),
         kl=Coefficient(algorithm.options),
         record=record,
         checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep, note=record.note),
@@ -217,12 +220,17 @@ def open_guidance(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm
     return guidance
 
 
-def open_reference(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, device: str) -> Reference | None:
-    """The starting model once more, where a KL penalty needs it."""
+def open_reference(
+    config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, device: str, policy: Policy
+) -> Reference | BaseReference | None:
+    """The starting model, where a KL penalty needs it: the policy without its adapters; loaded once more where there are none, or where
+    another type or place is asked for."""
     if not algorithm.options.uses_reference:
         return None
     wanted = config.model.reference_device
     where = device if wanted == "auto" else choose_device(wanted)
+    if policy.lora is not None and where == device and config.model.reference_dtype in (None, config.model.dtype):
+        return BaseReference(policy)
     return Reference(adapter, config.model, config.train, temperature=config.rollout.temperature, device=where)
 
 
