@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from evr1_core.evaluate.statistics import Figure, figure, nested_figure
+from evr1_core.evaluate.statistics import Figure, Statistic, combined, figure, nested_figure
 from evr1_core.scoring.score import evaluation_accuracy
 from evr1_core.types import Sample, Score
 
@@ -104,6 +104,19 @@ class Report:
     """The headline by the official rule and denominator, and other numbers that papers quote: name -> figure."""
 
 
+Value = Callable[[Record], float | None]
+"""What an answer counts; None leaves it out."""
+
+
+def accuracy_of(record: Record) -> float | None:
+    return record.accuracy
+
+
+def official_of(record: Record) -> float | None:
+    """What the benchmark's own script counts."""
+    return record.official.value if record.official else None
+
+
 def aggregate(records: Sequence[Record], groups: Sequence[str] = ()) -> Report:
     """Accuracy over all questions, by problem type, and by each key of `groups` in `Sample.extra`."""
     tables = {"problem_type": table(records, lambda record: record.sample.problem_type)}
@@ -116,27 +129,27 @@ def official(records: Sequence[Record]) -> dict[str, Figure]:
     """Mean of the official values over their own denominator; empty where no record has one."""
     if not any(record.official for record in records):
         return {}
-    return {"official accuracy": mean(records, lambda record: record.official.value if record.official else None)}
+    return {"official accuracy": mean(records, official_of)}
 
 
 def accuracy(records: Sequence[Record]) -> Figure:
     """Mean accuracy over questions with its interval."""
-    return mean(records, lambda record: record.accuracy)
+    return mean(records, accuracy_of)
 
 
-def mean(records: Sequence[Record], value: Callable[[Record], float | None]) -> Figure:
+def mean(records: Sequence[Record], value: Value) -> Figure:
     """Mean over questions of the mean over their answers, where `value` is a number; interval by video."""
     values, clusters = _by_question(records, value)
     return figure(values, clusters)
 
 
-def macro(records: Sequence[Record], value: Callable[[Record], float | None], path: Callable[[Record], tuple[str, ...]]) -> Figure:
+def macro(records: Sequence[Record], value: Value, path: Callable[[Record], tuple[str, ...]]) -> Figure:
     """Mean of means: `path` says where a record stands, from the outside in. `lambda r: (r.sample.extra["task"],)` is the mean of tasks."""
     values, clusters = _by_question(records, value)
     return nested_figure(values, {record.sample.id: path(record) for record in records}, clusters)
 
 
-def _by_question(records: Sequence[Record], value: Callable[[Record], float | None]) -> tuple[dict[str, list[float]], dict[str, str]]:
+def _by_question(records: Sequence[Record], value: Value) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Question -> the numbers of its answers, and question -> its video; questions without a number are in neither."""
     values: dict[str, list[float]] = defaultdict(list)
     clusters: dict[str, str] = {}
@@ -147,9 +160,27 @@ def _by_question(records: Sequence[Record], value: Callable[[Record], float | No
     return values, clusters
 
 
-def table(
-    records: Sequence[Record], key: Callable[[Record], Any], value: Callable[[Record], float | None] = lambda record: record.accuracy
-) -> dict[str, Figure]:
+def combine(records: Sequence[Record], value: Value, parts: Sequence[Callable[[Record], bool]], statistic: Statistic) -> Figure:
+    """A number made of the means of several parts, each given by which records are in it; interval by video."""
+    values, clusters = _by_question(records, value)
+    names = [{record.sample.id for record in records if inside(record)} for inside in parts]
+    means = {name: sum(found) / len(found) for name, found in values.items()}
+    return combined([{name: mean for name, mean in means.items() if name in part} for part in names], statistic, clusters)
+
+
+def grouped(records: Sequence[Record], key: Callable[[Record], str], score: Callable[[Sequence[Record]], float | None]) -> Figure:
+    """Mean over groups of questions of a score that a group has as a whole; `n` of the figure counts groups.
+
+    `score` gets the records of one group in their order, one answer each, and gives None where it can't be said.
+    """
+    found: dict[str, dict[int, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        found[key(record)][record.index].append(record)
+    scores = {name: [made for one in answers.values() if (made := score(one)) is not None] for name, answers in found.items()}
+    return figure(scores, {name: answers[min(answers)][0].cluster for name, answers in found.items()})
+
+
+def table(records: Sequence[Record], key: Callable[[Record], Any], value: Value = accuracy_of) -> dict[str, Figure]:
     """Mean of `value` for each value of `key`, in the order of its values. A key that gives a list or tuple counts in each of its rows."""
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,11 @@ import numpy as np
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 RESAMPLES = 2_000
+_AT_ONCE = 1 << 22
+"""Draws that are held in memory together."""
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""Means, float64 [..., parts] (NaN for a part without questions) -> a number for each, [...]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +80,57 @@ def nested_figure(values: Mapping[str, Sequence[float]], paths: Mapping[str, Pat
     `paths`: question -> its place; all of one length. The interval is a bootstrap over clusters (videos); a path of which a
     resample holds no question is left out of its mean there.
     """
-    names = [name for name, found in values.items() if found]
-    if not names:
-        return Figure(None, None, None, 0)
-    leaves = sorted({paths[name] for name in names})
-    rows = {cluster: row for row, cluster in enumerate(dict.fromkeys((clusters or {}).get(name, name) for name in names))}
-    columns = {leaf: column for column, leaf in enumerate(leaves)}
-    sums, counts = np.zeros((len(rows), len(leaves))), np.zeros((len(rows), len(leaves)))
-    for name in names:
-        place = rows[(clusters or {}).get(name, name)], columns[paths[name]]
-        sums[place] += math.fsum(values[name]) / len(values[name])
-        counts[place] += 1
-    whole = float(_outwards(sums.sum(0, keepdims=True), counts.sum(0, keepdims=True), leaves)[0])
-    weights = np.random.default_rng(0).multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=RESAMPLES).astype(np.float64)
-    low, high = np.nanquantile(_outwards(weights @ sums, weights @ counts, leaves), [0.025, 0.975])
-    return Figure(whole, float(low), float(high), len(names))
+    means = {name: math.fsum(found) / len(found) for name, found in values.items() if found}
+    leaves = sorted({paths[name] for name in means})
+    parts = [{name: mean for name, mean in means.items() if paths[name] == leaf} for leaf in leaves]
+    return combined(parts, lambda found: _outwards(found, leaves), clusters)
 
 
-def _outwards(sums: np.ndarray, counts: np.ndarray, leaves: Sequence[Path]) -> np.ndarray:
-    """Sums and counts [R, leaves] -> the mean of means of each row, [R]."""
-    with np.errstate(invalid="ignore"):
-        means = sums / counts  # NaN where nothing was drawn
+def _outwards(means: np.ndarray, leaves: Sequence[Path]) -> np.ndarray:
+    """Means [..., leaves] -> the mean of means, [...]; NaN, a leaf without questions, is left out."""
     names = list(leaves)
     while names and names[0]:
         outer = sorted({name[:-1] for name in names})
-        columns = [means[:, [place for place, name in enumerate(names) if name[:-1] == one]] for one in outer]
-        known = [~np.isnan(column) for column in columns]
-        with np.errstate(invalid="ignore"):
-            means = np.stack([np.where(k, c, 0).sum(1) / k.sum(1) for c, k in zip(columns, known, strict=True)], axis=1)
+        columns = [means[..., [name[:-1] == one for name in names]] for one in outer]
+        means = np.stack([np.nansum(column, -1) / np.isfinite(column).sum(-1) for column in columns], -1)
         names = outer
-    return means[:, 0]
+    return means[..., 0]
+
+
+def combined(parts: Sequence[Mapping[str, float]], statistic: Statistic, clusters: Mapping[str, str] | None = None) -> Figure:
+    """A number made of several means, with its interval by a bootstrap over the videos: a difference, a gain.
+
+    `parts`: for each mean its questions and their values; a question may be in several. Whole videos are drawn from those of
+    all parts together, as in `bootstrap`; resamples for which the statistic is no number don't count.
+    """
+    questions = sorted({name for part in parts for name in part})
+    if not questions:
+        return Figure(None, None, None, 0)
+    videos = {name: at for at, name in enumerate(dict.fromkeys((clusters or {}).get(name, name) for name in questions))}
+    sums, counts = np.zeros((len(videos), len(parts))), np.zeros((len(videos), len(parts)))
+    for at, part in enumerate(parts):
+        for name, value in part.items():
+            video = videos[(clusters or {}).get(name, name)]
+            sums[video, at] += value
+            counts[video, at] += 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = float(statistic(sums.sum(0) / counts.sum(0)))
+        found = np.concatenate([statistic((times @ sums) / (times @ counts)) for times in _draws(len(videos))])
+    found = found[np.isfinite(found)]
+    if math.isnan(value) or not len(found):
+        return Figure(None, None, None, len(questions))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return Figure(value, float(low), float(high), len(questions))
+
+
+def _draws(n: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """How often each of n videos is drawn, float64 [some, n]; RESAMPLES rows in all."""
+    generator = np.random.default_rng(seed)
+    step = max(1, _AT_ONCE // n)
+    for start in range(0, RESAMPLES, step):
+        rows = min(step, RESAMPLES - start)
+        chosen = generator.integers(0, n, (rows, n)) + np.arange(rows)[:, None] * n
+        yield np.bincount(chosen.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +148,17 @@ class Comparison:
     """Two-sided exact p-value that better and worse are equally likely (McNemar; a sign test where answers are not 0 or 1)."""
 
 
-def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
-    """Paired comparison of two evaluations: question -> accuracy. Questions that only one has are left out; see `n`."""
+def compare(first: Mapping[str, float], second: Mapping[str, float], clusters: Mapping[str, str] | None = None) -> Comparison:
+    """Paired comparison of two evaluations: question -> accuracy. Questions that only one has are left out; see `n`.
+
+    `clusters`: question -> its video; the interval draws whole videos then.
+    """
     shared = sorted(first.keys() & second.keys())
     if not shared:
         raise ValueError("the two evaluations have no question in common")
     differences = [second[name] - first[name] for name in shared]
     better, worse = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
-    low, high = bootstrap(differences)
+    low, high = bootstrap(differences, [clusters.get(name, name) for name in shared] if clusters else None)
     return Comparison(math.fsum(differences) / len(shared), low, high, len(shared), better, worse, sign_test(better, worse))
 
 

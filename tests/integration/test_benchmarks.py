@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,7 @@ RELEASES = miniatures()
 class SaysYes:
     """A judge's model that gives full marks in every form."""
 
-    identity: dict[str, Any] = {"model": "says-yes"}
-    temperature = 0.0
+    identity: Mapping[str, Any] = {"model": "says-yes"}
 
     async def reply(self, prompt: str) -> Reply:
         await asyncio.sleep(0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from evr1_core.evaluate.statistics import bootstrap, compare, figure, nested_figure, sign_test, wilson
+from evr1_core.evaluate.statistics import bootstrap, combined, compare, figure, nested_figure, sign_test, wilson
 
 
 def test_wilson() -> None:
@@ -69,6 +70,20 @@ def test_a_mean_of_means_weighs_every_task_the_same() -> None:
     flat = nested_figure(values, {name: () for name in values}, {name: "one video" for name in values})
     assert flat.value == pytest.approx(3.5 / 6) and flat.low == flat.high == flat.value
     assert nested_figure({}, {}).value is None
+
+
+def test_a_number_made_of_two_means() -> None:
+    def gain(means: np.ndarray) -> np.ndarray:
+        return (means[..., 1] - means[..., 0]) / (1 - means[..., 0])
+
+    before = {f"{i}-before": float(i < 50) for i in range(100)}
+    after = {f"{i}-after": float(i < 70) for i in range(100)}
+    videos = {name: name.split("-")[0] for name in (*before, *after)}
+    paired, apart = combined([before, after], gain, videos), combined([before, after], gain)
+    assert paired.value == apart.value == pytest.approx(0.4) and paired.n == 200
+    # The same video is drawn for both means, so that the gain varies less than with questions drawn apart.
+    assert 0 < paired.high - paired.low < apart.high - apart.low  # type: ignore[operator]
+    assert combined([before, {}], gain).value is None and combined([], gain).n == 0
 
 
 def test_questions_of_one_video_widen_the_interval() -> None:
