@@ -1,56 +1,46 @@
-"""Evaluation as a stream: the engine is never idle while the next prompts are made and the last answers are scored.
+"""An evaluation from its questions to its report.
 
-    samples -> [prompts: a thread] -> queue of one chunk -> [engine: the caller] -> [scores: a thread] -> one row each, at once
-
-A chunk is bounded in rows and in bytes of its media, and at most four are alive: being made, waiting, being answered,
-being scored. A sample that fails anywhere is one outcome with its reason; the others go on.
+questions - those that are answered -> [stream: load, generate, score] -> results -> report and summary
 """
 
 from __future__ import annotations
 
-import queue
+import asyncio
+import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.evaluate.benchmark import Record, Report, aggregate
 from evr1_core.evaluate.results import ResultStore
-from evr1_core.rollout.engine import Answers, Engine, PromptMismatch
+from evr1_core.evaluate.stream import Builder, Limits, Pool, Stream
+from evr1_core.rollout.async_engine import AsyncEngine, Batched
+from evr1_core.rollout.engine import Engine
 from evr1_core.scoring.score import cause
-from evr1_core.types import Completion, Exclusion, Prompt, Sample, Sampling, Score
+from evr1_core.types import Sample, Sampling
 
-CHUNK_ROWS = 64
-CHUNK_BYTES = 1 << 30
-BUILD_ROWS = 8
-"""Samples whose media are loaded together; questions about one video mostly stand together."""
 MAX_LEFT_OUT = 0.01
 """Share of answers without a number above which no headline is given."""
-DEAD = 3
-"""Prompts in a row that the engine fails at, one by one, after which it is taken for dead."""
 
 Progress = Callable[[int, int], None]
 """(answered questions, all questions)."""
 
 
-class Builder(Protocol):
-    """What the pipeline asks of `evr1_core.data.prompts.PromptBuilder`."""
+class Stopped(Evr1Error):
+    """Somebody asked the evaluation to stop; what was answered is written."""
 
-    def build_batch(self, samples: Sequence[Sample]) -> tuple[list[Prompt], list[Exclusion]]: ...
-
-
-class Pool(Protocol):
-    """What the pipeline asks of `evr1_core.scoring.pool.ScoringPool`."""
-
-    def score_completions(self, pairs: Any) -> list[Score]: ...
-
-    def counters(self) -> dict[str, float]: ...
+    def __init__(self, message: str, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
 
 
 def evaluate(
-    engine: Engine,
+    engine: Engine | AsyncEngine,
     builder: Builder,
     pool: Pool,
     samples: Sequence[Sample],
@@ -59,44 +49,99 @@ def evaluate(
     benchmark: Any = None,
     progress: Progress | None = None,
     about: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """Answer and score what `results` does not hold yet; returns the report and the summary that was written.
 
-    `about` goes into the summary, for people: names of model and benchmark.
+    `about` goes into the summary, for people: names of model and benchmark. The engine stays open.
 
     The builder must exclude what it can't use (`bad_rows` and `overlong` "exclude"), so that nothing is dropped and
-    nothing stops. Raises RequestError for what is wrong with the request itself, and Evr1Error when the engine
-    fails again and again; what was answered until then is kept.
+    nothing stops. Raises RequestError for what is wrong with the request itself, Evr1Error when the engine is dead or
+    fails again and again, and Stopped after SIGINT or SIGTERM; what was answered until then is kept. A second signal ends
+    at once.
     """
     unique(samples)
     left = results.missing(samples, sampling.n)
-    done, total = len(samples) - len(left), len(samples)
+    before_left, total = len(samples) - len(left), len(samples)
     tell = progress or (lambda done, total: None)
-    tell(done, total)
-    before = pool.counters()
-    with Chunks(builder, left) as chunks, ThreadPoolExecutor(1, thread_name_prefix="evr1-evaluate-score") as scorer:
-        pending: Future[None] | None = None
-        for prompts, excluded in chunks:
-            for exclusion, sample in excluded:
-                results.exclude(exclusion, sample, sampling.n)
-            answered = generate(engine, prompts, sampling, results)
-            if pending is not None:
-                pending.result()  # at most one chunk waits for its scores; a fault of the scorer ends the evaluation here
-            pending = scorer.submit(score, pool, answered, results)
-            done += len(prompts) + len(excluded)
-            tell(done, total)
-        if pending is not None:
-            pending.result()
+    tell(before_left, total)
+    before, began = pool.counters(), time.monotonic()
+    asked = engine if isinstance(engine, AsyncEngine) else Batched(engine, own=False)
+    retries = len(getattr(asked, "retries", ()))  # of an earlier evaluation with this engine
+    stream = Stream(
+        asked,
+        builder,
+        pool,
+        sampling,
+        results,
+        official=getattr(benchmark, "official", None),
+        tell=lambda done: tell(before_left + done, total),
+        limits=limits,
+    )
+    try:
+        if left:
+            run_loop(attended(stream, left))
+    finally:
+        if asked is not engine:
+            asked.close()
+    if stream.stopped:
+        done = before_left + stream.done
+        raise Stopped(
+            f"stopped by {stream.stopped}: {done} of {total} questions are done and written to {results.path}; the same command goes on",
+            128 + signal.Signals[stream.stopped].value,
+        )
     records = results.records(samples, sampling.n)
     report = report_of(records, benchmark)
     summary = summarise(records, report)
-    if results.retries:
-        failed = len(results.retries)
-        summary["notes"].append(f"the engine failed on {failed} chunks, then went prompt by prompt; first: {results.retries[0]}")
+    summary["notes"] += notes(getattr(asked, "retries", [])[retries:], stream.faults)
     summary["scoring"] = {name: count - before[name] for name, count in pool.counters().items()}  # of this start
+    summary["speed"] = speed(stream, time.monotonic() - began)
     identity = {"settings": results.settings_hash, "model": results.settings.get("model")}
     results.write_summary({**(about or {}), **summary, **identity})
     return report, summary
+
+
+async def attended(stream: Stream, samples: Sequence[Sample]) -> None:
+    """The stream, stopped by the first SIGINT or SIGTERM; the next one finds the handlers that were there before."""
+    with on_signals(stream.stop):
+        await stream.run(samples)
+
+
+@contextmanager
+def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """The first signal calls `stop` on the loop. In another thread than the main one, signals are not ours to take."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    def take(number: signal.Signals) -> None:
+        restore()
+        stop(number.name)
+
+    for number in before:
+        loop.add_signal_handler(number, take, number)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end; from a notebook, whose loop is running already, in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work)
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="evr1-evaluate") as pool:
+        pool.submit(asyncio.run, work).result()
 
 
 def unique(samples: Sequence[Sample]) -> None:
@@ -106,138 +151,21 @@ def unique(samples: Sequence[Sample]) -> None:
         raise RequestError(f"{len(twice)} sample ids stand for several questions, for example {twice[0]!r}: ids must be unique")
 
 
-Answered = list[tuple[Prompt, list[Completion]]]
+def notes(retries: Sequence[str], faults: Sequence[str]) -> list[str]:
+    """What a reader of the numbers should know of this start."""
+    found = []
+    if retries:
+        found.append(f"the engine failed on {len(retries)} batches, then went prompt by prompt; first: {retries[0]}")
+    if faults:
+        found.append(f"the official reading broke on {len(faults)} answers; first: {faults[0]}")
+    return found
 
 
-def generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, results: ResultStore) -> Answered:
-    """Answers of a chunk. When it fails as a whole, its prompts are tried one by one, and the ones that fail become outcomes."""
-    if not prompts:
-        return []
-    try:
-        return usable(zip(prompts, engine.generate(prompts, sampling), strict=True), sampling, results)
-    except RequestError:
-        raise
-    except Exception as error:  # kept for the summary, even where every prompt alone is answered
-        results.retries.append(f"{len(prompts)} prompts at once: {type(error).__name__}: {error}"[:300])
-        return one_by_one(engine, prompts, sampling, results)
-
-
-def usable(found: Iterable[tuple[Prompt, Answers]], sampling: Sampling, results: ResultStore) -> Answered:
-    """The answered prompts; one that the engine built otherwise is an outcome with its reason."""
-    answered: Answered = []
-    for prompt, answers in found:
-        if isinstance(answers, PromptMismatch):
-            results.fail(prompt, sampling.n, f"prompt_mismatch: {answers.detail}"[:300])
-        else:
-            answered.append((prompt, answers))
-    return answered
-
-
-def one_by_one(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, results: ResultStore) -> Answered:
-    """Failures become outcomes when the engine turns out to be alive; a dead one must not spoil the rows that are left."""
-    answered: Answered = []
-    failed: list[tuple[Prompt, str]] = []
-    streak = 0
-    for prompt in prompts:
-        try:
-            answered += usable([(prompt, engine.generate([prompt], sampling)[0])], sampling, results)
-            streak = 0
-        except RequestError:
-            raise
-        except Exception as error:
-            streak += 1
-            failed.append((prompt, f"engine: {type(error).__name__}: {error}"[:300]))
-            if streak >= DEAD:
-                raise Evr1Error(f"the engine fails again and again, last at sample {prompt.sample.id!r}: {failed[-1][1]}") from error
-    for prompt, reason in failed:
-        results.fail(prompt, sampling.n, reason)
-    return answered
-
-
-def score(pool: Pool, answered: Answered, results: ResultStore) -> None:
-    """Score the answers of a chunk and write them."""
-    pairs = [(prompt, completion) for prompt, completions in answered for completion in completions]
-    scores = iter(pool.score_completions(pairs))
-    for prompt, completions in answered:
-        for index, completion in enumerate(completions):
-            results.add(prompt, index, completion, next(scores))
-
-
-Chunk = tuple[list[Prompt], list[tuple[Exclusion, Sample]]]
-
-
-class Chunks:
-    """Prompts of the samples in bounded chunks, made in a thread that is one chunk ahead."""
-
-    def __init__(self, builder: Builder, samples: Sequence[Sample]) -> None:
-        self._builder, self._samples = builder, samples
-        self._queue: queue.Queue[Chunk | BaseException | None] = queue.Queue(maxsize=1)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="evr1-evaluate-prompts", daemon=True)
-
-    def __enter__(self) -> Chunks:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        while self._thread.is_alive():  # it may wait for a place in the queue
-            try:
-                self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
-        self._thread.join()
-
-    def __iter__(self) -> Iterator[Chunk]:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    def _work(self) -> None:
-        try:
-            for chunk in self._chunks():
-                self._queue.put(chunk)
-                if self._stop.is_set():
-                    return
-            self._queue.put(None)
-        except BaseException as error:  # raised again in the thread that reads the queue
-            self._queue.put(error)
-
-    def _chunks(self) -> Iterator[Chunk]:
-        prompts: list[Prompt] = []
-        excluded: list[tuple[Exclusion, Sample]] = []
-        for start in range(0, len(self._samples), BUILD_ROWS):
-            if self._stop.is_set():
-                return
-            made, left_out = self._build(self._samples[start : start + BUILD_ROWS])
-            prompts += made
-            excluded += left_out
-            if len(prompts) + len(excluded) >= CHUNK_ROWS or sum(map(media_bytes, prompts)) >= CHUNK_BYTES:
-                yield prompts, excluded
-                prompts, excluded = [], []
-        if prompts or excluded:
-            yield prompts, excluded
-
-    def _build(self, samples: Sequence[Sample]) -> Chunk:
-        """Prompts and exclusions, together one per sample. A fault of our own at one sample is an exclusion of this one."""
-        try:
-            prompts, excluded = self._builder.build_batch(samples)
-        except RequestError:
-            raise
-        except Exception as error:
-            if len(samples) == 1:
-                fault = Exclusion(samples[0].id, "prompt_failed", f"{type(error).__name__}: {error}"[:300])
-                return [], [(fault, samples[0])]
-            parts = [self._build([sample]) for sample in samples]
-            return [prompt for made, _ in parts for prompt in made], [one for _, left_out in parts for one in left_out]
-        by_id = {sample.id: sample for sample in samples}
-        return prompts, [(exclusion, by_id[exclusion.sample_id]) for exclusion in excluded]
-
-
-def media_bytes(prompt: Prompt) -> int:
-    """Memory of a prompt's frames and model inputs."""
-    return sum(clip.frames.nbytes for clip in prompt.clips) + sum(tensor.nbytes for tensor in prompt.features.values())
+def speed(stream: Stream, seconds: float) -> dict[str, float]:
+    """Of this start: seconds in all, questions, mean seconds of each part of a question's way, most bytes of media alive."""
+    count = max(stream.done, 1)
+    means = {f"{name}_mean": round(total / count, 4) for name, total in stream.seconds.items()}
+    return {"seconds": round(seconds, 3), "questions": stream.done, **means, "media_bytes_peak": stream.peak}
 
 
 def report_of(records: Sequence[Record], benchmark: Any = None) -> Report:

@@ -24,22 +24,47 @@ if TYPE_CHECKING:
 
 
 class PromptMismatch(Evr1Error):
-    """Engine and trainer built different token ids for one sample: training on them would be silently wrong."""
+    """Engine and trainer built different token ids for one sample: training on them would be silently wrong.
+
+    It stands in the place of that prompt's answers; the other prompts are answered.
+    """
+
+    def __init__(self, sample_id: str, detail: str) -> None:
+        self.sample_id, self.detail = sample_id, detail
+        super().__init__(f"sample {sample_id}: {detail}")
+
+
+Answers = list[Completion] | PromptMismatch
+"""What an engine gives for one prompt."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """A rollout engine. Plugins are built as `Engine(context, options)`."""
+    """A rollout engine. Plugins are built as `Engine(context, options)`.
+
+    One training step calls `generate`, `sleep`, `load_weights`, `wake`, in this order.
+    """
 
     weight_version: int
     """Number of weight updates received; stamped on every completion."""
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        """`sampling.n` completions for each prompt, in the order of `prompts`. Raises PromptMismatch."""
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answers]:
+        """`sampling.n` completions for each prompt, in the order of `prompts`; a PromptMismatch for a prompt that it built otherwise."""
+        ...
+
+    def sleep(self) -> None:
+        """Answers are not needed until new weights come: give the accelerator's memory to the trainer. May do nothing."""
         ...
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take new weights and drop every cache that old ones filled: prefix, multimodal, encoder."""
+        """Take every weight once and drop every cache that old ones filled: prefix, multimodal, encoder.
+
+        Raises Evr1Error when a name is unknown or given twice, or a weight of the engine is missing.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Be ready to answer; does nothing when awake. Raises Evr1Error when the engine can't go on."""
         ...
 
     def close(self) -> None:
@@ -87,6 +112,14 @@ def open_engine(name: str, options: Mapping[str, Any], context: EngineContext) -
         raise RequestError(f"engine {spec.name!r} serves evaluation alone, it takes no new weights; `evr1 plugins list` shows the others")
     checked = plugins.options(spec, options, where="rollout.options")
     return plugins.resolve(spec.target)(context, checked)
+
+
+def all_answered(found: Sequence[Answers]) -> list[list[Completion]]:
+    """The answers, where no prompt may be left out. Raises PromptMismatch."""
+    for one in found:
+        if isinstance(one, PromptMismatch):
+            raise one
+    return [one for one in found if not isinstance(one, PromptMismatch)]
 
 
 def completion_seed(seed: int, sample_id: str, index: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from evr1_core.config.rewards import JudgeSection
 from evr1_core.policy.load import load_adapter
-from evr1_core.rollout.engine import EngineContext, choose_engine, open_engine
+from evr1_core.rollout.engine import EngineContext, PromptMismatch, choose_engine, open_engine
 from evr1_core.rollout.setup import choose_device
 from evr1_core.scoring.judge import Reply, unavailable
 from evr1_core.types import Prompt, Sample, Sampling
@@ -87,10 +87,14 @@ class EngineModel:
                 if not future.done():
                     future.set_exception(unavailable(f"{type(error).__name__}: {error}"))
             return
-        for (prompt, future), (completion, *_) in zip(batch, found, strict=True):
-            if not future.done():
-                tokens = len(prompt.token_ids) + len(completion.token_ids)
-                future.set_result(Reply(prompt.prefill + completion.text, tokens))
+        for (prompt, future), answers in zip(batch, found, strict=True):
+            if future.done():
+                continue
+            if isinstance(answers, PromptMismatch):
+                future.set_exception(unavailable(str(answers)))
+                continue
+            tokens = len(prompt.token_ids) + len(answers[0].token_ids)
+            future.set_result(Reply(prompt.prefill + answers[0].text, tokens))
 
 
 def fingerprint(directory: Path) -> str:

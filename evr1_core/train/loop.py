@@ -15,18 +15,22 @@ import torch
 
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.record.record import StepRecord
+from evr1_core.rollout.engine import Answers, PromptMismatch, all_answered
 from evr1_core.scoring.score import cause, rollout_value
 from evr1_core.train import selection
 from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.run import Run
 from evr1_core.train.update import in_mini_batches, mismatch, old_logprobs, update
-from evr1_core.types import Completion, Group, Prompt, Rollout, Sampling
+from evr1_core.types import Completion, Exclusion, Group, Prompt, Rollout, Sampling
 
 Validate = Callable[[Run, int], dict[str, float]]
 """Scores the policy on held-out rows at a step; given by the command line, since training knows no evaluation."""
 
 MAX_MISMATCH = {"float32": 1e-3, "bfloat16": 0.1}
 """Limit of the mean log-probability difference of engine and trainer, by the type of the weights."""
+
+FEW_PROMPTS = 4
+"""In a smaller batch, but for the first, prompts that the engine builds otherwise are left out whatever their share is."""
 
 PATIENCE = 5
 """Steps in a row without anything to learn from, after which the run stops with an explanation."""
@@ -70,6 +74,8 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
     groups, surplus = collect(run, record, step)
     if not groups:
         return False
+    with record.time("weights"):
+        run.engine.sleep()
     known = logprobs_before(run, record, groups)
     with record.time("advantage"):
         batch = credit(groups, run.algorithm, run.config.rewards, known)
@@ -86,6 +92,7 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
         run.kl.observe(metrics["kl/reference"], answers=len(batch.rows))
     with record.time("weights"):
         run.engine.load_weights(run.policy.weights(), version=run.engine.weight_version + 1)
+        run.engine.wake()
     return bool(batch.mask.any())
 
 
@@ -135,13 +142,16 @@ def answer(run: Run, record: StepRecord, prompts: Sequence[Prompt], drawn: Sampl
     """Scored answers of the policy to every prompt; a trajectory among them where guidance wants one, a greedy answer beside them where
     the algorithm wants one."""
     guides = run.guidance.candidates(prompts, run.order.epoch)
-    with record.time("rollout"):
-        answers = generate(run, prompts, drawn, [run.guidance.own_answers(drawn.n, place in guides) for place in range(len(prompts))])
-        greedy = generate(run, prompts, replace(drawn, temperature=0.0), [1] * len(prompts)) if run.algorithm.needs_baseline else []
+    with record.time("rollout"), run.policy.aside(shared=getattr(run.engine, "shared", False)):
+        found = generate(run, prompts, drawn, [run.guidance.own_answers(drawn.n, place in guides) for place in range(len(prompts))])
+        answered = same_prompts(run, record, prompts, found)
+        guides = {new: guides[place] for new, place in enumerate(answered) if place in guides}
+        prompts, answers = [prompts[place] for place in answered], list(answered.values())
+        greedy = run.engine.generate(prompts, replace(drawn, temperature=0.0, n=1)) if run.algorithm.needs_baseline else []
     with record.time("scoring"):
         groups = score(run, prompts, answers)
         if greedy:
-            baselines = [replace(group.rollouts[0], provenance="greedy") for group in score(run, prompts, greedy)]
+            baselines = [replace(group.rollouts[0], provenance="greedy") for group in score(run, prompts, all_answered(greedy))]
             groups = [replace(group, baseline=one) for group, one in zip(groups, baselines, strict=True)]
         chosen = run.guidance.wanted(groups, guides)
         if chosen:
@@ -151,13 +161,25 @@ def answer(run: Run, record: StepRecord, prompts: Sequence[Prompt], drawn: Sampl
     return groups
 
 
-def generate(run: Run, prompts: Sequence[Prompt], drawn: Sampling, counts: Sequence[int]) -> list[list[Completion]]:
+def generate(run: Run, prompts: Sequence[Prompt], drawn: Sampling, counts: Sequence[int]) -> list[Answers]:
     """`counts[i]` answers to prompt i. Answer j of a prompt is the same whatever n is."""
-    found: dict[int, list[Completion]] = {}
+    found: dict[int, Answers] = {}
     for n in sorted(set(counts)):
         places = [place for place, count in enumerate(counts) if count == n]
         found |= zip(places, run.engine.generate([prompts[place] for place in places], replace(drawn, n=n)), strict=True)
     return [found[place] for place in range(len(prompts))]
+
+
+def same_prompts(run: Run, record: StepRecord, prompts: Sequence[Prompt], found: Sequence[Answers]) -> dict[int, list[Completion]]:
+    """Place -> answers. A prompt that the engine built otherwise takes no part, by name; when most are, the run stops."""
+    mismatches = [one for one in found if isinstance(one, PromptMismatch)]
+    if 2 * len(mismatches) > len(prompts) and (len(prompts) >= FEW_PROMPTS or not run.agreement_checked):
+        raise Evr1Error(
+            f"rollout engine and trainer build different prompts for {len(mismatches)} of {len(prompts)} rows, so that training would be "
+            f"wrong without a sign; the first: {mismatches[0]}"
+        )
+    record.exclude([Exclusion(one.sample_id, "prompt_mismatch", one.detail) for one in mismatches])
+    return {place: answers for place, answers in enumerate(found) if not isinstance(answers, PromptMismatch)}
 
 
 def logprobs_before(run: Run, record: StepRecord, groups: Sequence[Group]) -> Known:

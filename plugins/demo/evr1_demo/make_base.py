@@ -36,7 +36,7 @@ from evr1_core.media.store import MediaStore
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import Row, answer_logprobs
 from evr1_core.policy.load import load_adapter
-from evr1_core.rollout.engine import Engine, EngineContext, open_engine
+from evr1_core.rollout.engine import Engine, EngineContext, all_answered, open_engine
 from evr1_core.types import Budget, Clip, ImageBudget, Prompt, Sample, Sampling, VideoBudget
 from evr1_demo.questions import LETTERS, make_question_set
 from evr1_demo.scenes import COLOURS, COUNTS, DIRECTIONS, FPS, FRAMES, KINDS, SIDE
@@ -175,7 +175,7 @@ def load_items(folder: Path, split: str, adapter: ModelAdapter) -> Iterator[Item
 def accuracy(engine: Engine, school: School, items: Sequence[Item], temperature: float = 0.0) -> float:
     """Share of `items` whose answer ends with the right letter; temperature 0 is greedy."""
     prompts = [school.row(f"{item.question}\n{lines(tuple(item.sample.options or ()))}", item, "").prompt for item in items]
-    answers = engine.generate(prompts, Sampling(n=1, temperature=temperature, max_tokens=10, seed=0))
+    answers = all_answered(engine.generate(prompts, Sampling(n=1, temperature=temperature, max_tokens=10, seed=0)))
     right = [one.text.endswith(f"<answer>{item.sample.answer}</answer>") for item, (one,) in zip(items, answers, strict=True)]
     return sum(right) / len(right)
 

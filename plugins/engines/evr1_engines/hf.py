@@ -8,7 +8,7 @@ seed, not on its neighbours in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,8 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from evr1_core.config.models import Section
-from evr1_core.rollout.engine import EngineContext, completion_seed
+from evr1_core.errors import Evr1Error
+from evr1_core.rollout.engine import Answers, EngineContext, PromptMismatch, completion_seed
 from evr1_core.types import Completion, Prompt, Sampling
+
+BLOCK = 128
+"""Tokens of the vocabulary whose probabilities are summed before one of them is looked for."""
 
 
 class Options(Section):
@@ -34,8 +38,6 @@ class Row:
     """One answer in the making."""
 
     prompt: int
-    uniforms: Tensor
-    """float64 [max_tokens] in [0, 1): the row's own randomness."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -58,26 +60,39 @@ class HFEngine:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Nothing is cached between calls; a shared module has the new weights already."""
         if not self.shared:
-            own = self.model.state_dict()
-            with torch.no_grad():
-                for name, tensor in weights:
-                    own[name].copy_(tensor)
+            copy_weights(weights, self.model.state_dict())
         self.weight_version = version
+
+    def sleep(self) -> None:
+        """Nothing to give back: a shared module is the trainer's own."""
+
+    def wake(self) -> None:
+        """Always awake."""
 
     def close(self) -> None:
         if not self.shared:
             del self.model
 
     @torch.inference_mode()
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answers]:
+        positions = [self._positions(prompt) for prompt in prompts]
+        known = {id(prompt): where for prompt, where in zip(prompts, positions, strict=True) if isinstance(where, Tensor)}
         training, found = self.model.training, []
         self.model.eval()
         try:
-            for batch in self._batches(prompts, sampling):
-                found += self._generate_batch(batch, sampling)
+            for batch in self._batches([prompt for prompt in prompts if id(prompt) in known], sampling):
+                found += self._generate_batch(batch, known, sampling)
         finally:
             self.model.train(training)
-        return found
+        answers = iter(found)
+        return [where if isinstance(where, PromptMismatch) else next(answers) for where in positions]
+
+    def _positions(self, prompt: Prompt) -> Tensor | PromptMismatch:
+        """[3, L], unless the prompt's media tokens and features don't fit."""
+        try:
+            return self.adapter.position_ids(prompt.token_ids, prompt.features)
+        except ValueError as error:
+            return PromptMismatch(prompt.sample.id, str(error))
 
     def _batches(self, prompts: Sequence[Prompt], sampling: Sampling) -> Iterable[list[Prompt]]:
         """Prompts in order, cut where the cache of keys and values or the rows would pass the limits."""
@@ -92,37 +107,42 @@ class HFEngine:
         if batch:
             yield batch
 
-    def _generate_batch(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        logits, cache, mask, positions = self._prefill(prompts)
-        n = sampling.n
+    def _generate_batch(self, prompts: Sequence[Prompt], known: Mapping[int, Tensor], sampling: Sampling) -> list[list[Completion]]:
+        n, most = sampling.n, sampling.max_tokens
+        logits, cache, mask, positions = self._prefill(prompts, known)
         if n > 1:
             cache.batch_repeat_interleave(n)
         logits, mask, positions = (tensor.repeat_interleave(n, dim=0) for tensor in (logits, mask, positions))
-        rows = [
-            Row(index, torch.rand(sampling.max_tokens, dtype=torch.float64, generator=_generator(sampling.seed, prompt.sample.id, j)))
-            for index, prompt in enumerate(prompts)
-            for j in range(n)
-        ]
+        start = mask.shape[1]
+        mask = torch.cat([mask, mask.new_ones(len(mask), most)], dim=1)
+        rows = [Row(index) for index in range(len(prompts)) for _ in range(n)]
+        chances = torch.stack([_uniforms(sampling, prompt.sample.id, index) for prompt in prompts for index in range(n)]).to(self.device)
         active = list(range(len(rows)))
-        for step in range(sampling.max_tokens):
-            tokens = self._draw(logits, [rows[index] for index in active], step, sampling.temperature)
+        for step in range(most):
+            tokens, logprobs = self._draw(logits, chances[:, step], sampling.temperature)
+            for index, token, logprob in zip(active, tokens.tolist(), logprobs.tolist(), strict=True):
+                rows[index].token_ids.append(token)
+                rows[index].logprobs.append(logprob)
             going = [i for i, index in enumerate(active) if rows[index].token_ids[-1] not in self.adapter.stop_token_ids]
-            if not going or step + 1 == sampling.max_tokens:
+            if not going or step + 1 == most:
                 break
             if len(going) < len(active):
                 keep = torch.tensor(going, device=self.device)
                 cache.batch_select_indices(keep)
-                tokens, mask, positions = tokens[keep], mask[keep], positions[keep]
+                tokens, mask, positions, chances = tokens[keep], mask[keep], positions[keep], chances[keep]
                 active = [active[i] for i in going]
-            mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
-            where = (positions + step)[None, :, None].expand(3, -1, 1)
             output = self.model(
-                input_ids=tokens[:, None], attention_mask=mask, position_ids=where, past_key_values=cache, use_cache=True, logits_to_keep=1
+                input_ids=tokens[:, None],
+                attention_mask=mask[:, : start + step + 1],
+                position_ids=(positions + step)[None, :, None].expand(3, -1, 1),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
             )
             logits = output.logits[:, -1]
         return self._collect(rows, len(prompts), n)
 
-    def _prefill(self, prompts: Sequence[Prompt]):  # noqa: ANN202 - the cache's type belongs to transformers
+    def _prefill(self, prompts: Sequence[Prompt], known: Mapping[int, Tensor]):  # noqa: ANN202 - the cache's type belongs to transformers
         """-> logits [b, V] of the first answer token, cache, mask [b, L], position of that token [b]. Padding left."""
         from transformers import DynamicCache
 
@@ -134,7 +154,7 @@ class HFEngine:
             length = len(prompt.token_ids)
             ids[row, longest - length :] = torch.tensor(prompt.token_ids)
             mask[row, longest - length :] = 1
-            positions[:, row, longest - length :] = self.adapter.position_ids(prompt.token_ids, prompt.features)
+            positions[:, row, longest - length :] = known[id(prompt)]
         arguments = self.adapter.model_inputs(self.model, ids.to(self.device), [prompt.features for prompt in prompts])
         cache = DynamicCache(config=self.model.config.get_text_config())
         output = self.model(
@@ -147,23 +167,13 @@ class HFEngine:
         )
         return output.logits[:, -1], cache, mask.to(self.device), (positions.amax(dim=(0, 2)) + 1).to(self.device)
 
-    def _draw(self, logits: Tensor, rows: Sequence[Row], step: int, temperature: float) -> Tensor:
-        """One token per row from logits [b, V]; appends it with its log-probability. Temperature 0 is the likeliest."""
+    def _draw(self, logits: Tensor, chances: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """One token per row and its log-probability, [b] each, from logits [b, V]. Temperature 0 is the likeliest."""
         scaled = logits.float() / (temperature or 1.0)
         scaled[:, self.forbidden] = -torch.inf
         logprobs = scaled.log_softmax(dim=-1)
-        if temperature == 0:
-            tokens = logprobs.argmax(dim=-1)
-        else:
-            cumulative = logprobs.double().exp().cumsum(dim=-1)
-            uniform = torch.stack([row.uniforms[step] for row in rows])[:, None].to(logits.device)
-            # A row's mass is 1 up to rounding: scale the draw to it, so that the last token can't be passed.
-            tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
-        chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-        for row, token, logprob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
-            row.token_ids.append(token)
-            row.logprobs.append(logprob)
-        return tokens
+        tokens = logprobs.argmax(dim=-1) if temperature == 0 else inverse_transform(logprobs.exp(), chances)
+        return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
     def _collect(self, rows: Sequence[Row], count: int, n: int) -> list[list[Completion]]:
         groups: list[list[Completion]] = [[] for _ in range(count)]
@@ -181,5 +191,38 @@ class HFEngine:
         return groups
 
 
-def _generator(seed: int, sample_id: str, index: int) -> torch.Generator:
-    return torch.Generator().manual_seed(completion_seed(seed, sample_id, index))
+def _uniforms(sampling: Sampling, sample_id: str, index: int) -> Tensor:
+    """float64 [max_tokens] in [0, 1): an answer's own randomness."""
+    generator = torch.Generator().manual_seed(completion_seed(sampling.seed, sample_id, index))
+    return torch.rand(sampling.max_tokens, dtype=torch.float64, generator=generator)
+
+
+def inverse_transform(probabilities: Tensor, chances: Tensor) -> Tensor:
+    """The first token at which the sum of probabilities [b, V] passes `chances` [b] in [0, 1); one of probability 0 never is.
+
+    Sums are float64. Only one block of the vocabulary is summed token by token: first the block is found, then the token in it.
+    """
+    blocks = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    masses = blocks.sum(dim=-1, dtype=torch.float64)
+    sums = masses.cumsum(dim=-1)
+    # A row's mass is 1 up to rounding: the draw is scaled to it, so that the last block can't be passed.
+    wanted = chances[:, None] * sums[:, -1:]
+    block = torch.searchsorted(sums, wanted, right=True).clamp(max=sums.shape[1] - 1)
+    before = sums.gather(1, block) - masses.gather(1, block)
+    inside = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK))[:, 0].double().cumsum(dim=-1)
+    last = inside[:, -1:]
+    rest = (wanted - before).clamp(min=0).minimum(last.nextafter(torch.zeros_like(last)))
+    return (block * BLOCK + torch.searchsorted(inside, rest, right=True))[:, 0]
+
+
+@torch.no_grad()
+def copy_weights(weights: Iterable[tuple[str, Tensor]], own: Mapping[str, Tensor]) -> None:
+    """Every tensor of `own` from the one of its name. Raises Evr1Error for names that are unknown, missing or given twice."""
+    seen: set[str] = set()
+    for name, tensor in weights:
+        if name in seen or name not in own:
+            raise Evr1Error(f"new weights for the engine: {name} {'comes twice' if name in seen else 'is unknown to it'}")
+        own[name].copy_(tensor)
+        seen.add(name)
+    if missing := sorted(own.keys() - seen):
+        raise Evr1Error(f"new weights for the engine: {len(missing)} are missing, for example {', '.join(missing[:3])}")

