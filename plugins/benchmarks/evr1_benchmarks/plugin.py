@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from evr1_benchmarks import specs_d
+from evr1_benchmarks import specs_b, specs_d
 from evr1_benchmarks.budgets import BUDGETS
 from evr1_core.hookspecs import hookimpl
-from evr1_core.specs import BenchmarkSpec, BudgetSpec
+from evr1_core.specs import BenchmarkSpec, BudgetSpec, RewardSpec
 
 
 @hookimpl
 def evr1_budgets() -> list[BudgetSpec]:
     return BUDGETS
+
+
+@hookimpl
+def evr1_rewards() -> list[RewardSpec]:
+    """Rewards of questions that no shared one can score."""
+    return list(specs_b.REWARDS)
 
 
 @hookimpl
@@ -37,5 +43,6 @@ def evr1_benchmarks() -> list[BenchmarkSpec]:
             paper="arXiv 2405.21075",
             layout="videomme/test-*.parquet\ndata/{videoID}.mp4\nsubtitle/{videoID}.srt",
         ),
+        *specs_b.SPECS,
         *specs_d.SPECS,
     ]

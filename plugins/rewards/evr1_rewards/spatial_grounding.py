@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from evr1_core.scoring import Answer
 from evr1_core.scoring.json_answer import compact, strict_object
@@ -13,9 +13,12 @@ READ_CHARS = 65_536
 
 
 class SpatialGroundingOptions(BaseModel):
-    """No options: frames, sizes and the format of boxes are columns of the row, as the prompt needs them too."""
+    """Frames, sizes and the format of boxes are columns of the row, as the prompt needs them too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    above: float | None = Field(default=None, ge=0, lt=1)
+    """Right or wrong: accuracy 1 where the IoU is larger than this, else 0. `parts.iou` stays the IoU."""
 
 
 class SpatialGrounding:
@@ -38,8 +41,9 @@ class SpatialGrounding:
         frames, gold = self._row(sample)
         named = answer_boxes(answer, READ_CHARS)
         boxes = [frames.answer_box(box) for box in named]
-        accuracy = matched_iou(boxes, gold) if gold or named else 1.0
-        return Score(accuracy=accuracy, parts={"iou": accuracy, "out_of_frame": boxes.count(None)}, answer=compact(named))
+        overlap = matched_iou(boxes, gold) if gold or named else 1.0
+        accuracy = overlap if self.options.above is None else float(overlap > self.options.above)
+        return Score(accuracy=accuracy, parts={"iou": overlap, "out_of_frame": boxes.count(None)}, answer=compact(named))
 
     def _row(self, sample: Sample) -> tuple[Frames, list[Box]]:
         frames = Frames.of(sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from evr1_core.scoring import Answer, InvalidGold
 from evr1_core.scoring.json_answer import compact, strict_object
@@ -19,6 +19,8 @@ class TemporalGroundingOptions(BaseModel):
 
     clip: bool = False
     """Cut the spans of both sides to the clip, from 0 to `duration`. Official scores of moment retrieval don't."""
+    above: float | None = Field(default=None, ge=0, lt=1)
+    """Right or wrong: accuracy 1 where the IoU is larger than this, else 0. `parts.iou` stays the IoU."""
 
 
 class TemporalGrounding:
@@ -42,8 +44,9 @@ class TemporalGrounding:
         spans = SpanReader(seconds_per_unit(sample, "answer_time_unit")).answer(answer, READ_CHARS)
         named = bool(spans)
         compared = clipped(spans, positive(sample, "duration")) if self.options.clip else spans
-        accuracy = set_iou(compared, gold) if gold else float(not named)
-        return Score(accuracy=accuracy, parts={"iou": accuracy}, answer=compact(spans))
+        iou = set_iou(compared, gold) if gold else float(not named)
+        accuracy = iou if self.options.above is None else float(iou > self.options.above)
+        return Score(accuracy=accuracy, parts={"iou": iou}, answer=compact(spans))
 
     def _gold(self, sample: Sample) -> list[Span]:
         spans = SpanReader(seconds_per_unit(sample, "time_unit")).gold(sample.answer)
