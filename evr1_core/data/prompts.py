@@ -187,7 +187,8 @@ class PromptBuilder:
         return self._encode(sample, text, self._load([(ref, budget) for ref in sample.media]))
 
     def build_batch(self, samples: Sequence[Sample]) -> tuple[list[Prompt], list[Exclusion]]:
-        """Prompts and exclusions, together one per sample. A medium that several rows show is loaded once.
+        """Prompts and exclusions, together one per sample. A medium that several rows show is loaded once, and rows that show the
+        same media share one mapping of features.
 
         Raises PromptFault where `overlong` or `bad_rows` say so.
         """
@@ -200,8 +201,9 @@ class PromptBuilder:
         ]
         readable = [sample for sample, text in zip(samples, texts, strict=True) if isinstance(text, PromptText)]
         loaded = self._load([(ref, self.budget_of(sample)) for sample in readable for ref in sample.media])
+        features: dict[tuple[int, ...], Mapping[str, Tensor]] = {}
         made = [
-            text if isinstance(text, PromptFault) else self._try(self._encode, sample, text, loaded)
+            text if isinstance(text, PromptFault) else self._try(self._encode, sample, text, loaded, features)
             for sample, text in zip(samples, texts, strict=True)
         ]
         prompts = [prompt for prompt in made if isinstance(prompt, Prompt)]
@@ -296,7 +298,9 @@ class PromptBuilder:
         refs, budgets = [ref for ref, _ in distinct], [budget for _, budget in distinct]
         return dict(zip(distinct, self.store.load_many(refs, budgets, self.adapter.factors, self.workers), strict=True))
 
-    def _encode(self, sample: Sample, text: PromptText, loaded: Loaded) -> Prompt:
+    def _encode(
+        self, sample: Sample, text: PromptText, loaded: Loaded, shared: dict[tuple[int, ...], Mapping[str, Tensor]] | None = None
+    ) -> Prompt:
         budget = self.budget_of(sample)
         clips: list[Clip] = []
         for ref in sample.media:
@@ -310,6 +314,8 @@ class PromptBuilder:
             raise RequestError(f"sample {sample.id!r}: {error}") from error
         if self.max_prompt_tokens is not None and len(token_ids) > self.max_prompt_tokens:
             raise self.too_long(sample, len(token_ids))
+        if clips and shared is not None:  # features are of the media alone
+            features = shared.setdefault(tuple(map(id, clips)), features)
         return Prompt(sample, text.messages, text.text, tuple(token_ids), tuple(clips), features, text.prefill)
 
 

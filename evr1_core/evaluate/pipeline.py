@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.evaluate.benchmark import Record, Report, aggregate
+from evr1_core.evaluate.degenerate import signs
 from evr1_core.evaluate.results import ResultStore
 from evr1_core.evaluate.stream import Builder, Limits, Pool, Stream
 from evr1_core.rollout.async_engine import AsyncEngine, Batched
@@ -175,7 +177,7 @@ def report_of(records: Sequence[Record], benchmark: Any = None) -> Report:
     out = sum(record.accuracy is None for record in records)
     if records and out > MAX_LEFT_OUT * len(records):
         note = f"no headline: {out} of {len(records)} answers have no number ({out / len(records):.1%}, allowed {MAX_LEFT_OUT:.0%})"
-        return Report(None, report.metric, report.tables, (*report.notes, note))
+        return replace(report, headline=None, notes=(*report.notes, note))
     return report
 
 
@@ -193,6 +195,8 @@ def summarise(records: Sequence[Record], report: Report) -> dict[str, Any]:
     return {
         "metric": report.metric,
         "headline": _plain(report.headline) if report.headline else None,
+        "official": {name: _plain(found) for name, found in report.official.items()},
+        "degenerate": signs(records),
         "notes": list(report.notes),
         "n": len(records),
         "questions": len({record.sample.id for record in records}),

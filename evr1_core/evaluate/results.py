@@ -2,7 +2,7 @@
 
     DIRECTORY/
       settings.json    everything that may change a number: model, prompts, budgets, sampling, scorer
-      results.jsonl    one row per answer, with what was asked, shown, answered and scored
+      results.jsonl    one row per answer, with what was asked, shown, answered and scored, and how long it took
       summary.json     headline, intervals, counts
 
 A row is enough to score its answer again, without the model and without the data. An evaluation that was stopped goes
@@ -23,10 +23,11 @@ from typing import Any
 
 from evr1_core.data.order import hash_of
 from evr1_core.errors import RequestError
-from evr1_core.evaluate.benchmark import Record
+from evr1_core.evaluate.benchmark import Official, Record
+from evr1_core.media.digest import frames_digest
 from evr1_core.record.files import JsonLines, lock, next_free, rows, to_json, write_atomic
 from evr1_core.record.rollouts import media_row, plain, score_row
-from evr1_core.types import Completion, Exclusion, MediaRef, Prompt, Sample, Score
+from evr1_core.types import Clip, Completion, Exclusion, MediaRef, Prompt, Sample, Score
 
 Key = tuple[str, int]
 """(sample id, index of the answer)."""
@@ -50,8 +51,6 @@ class ResultStore:
         self._lock = threading.Lock()
         self._lines = JsonLines(self.path)
         self._done: dict[Key, str] = {}
-        self.retries: list[str] = []
-        """Failures of the engine on a whole chunk, whose prompts were then answered one by one; for the summary."""
         try:
             if fresh:
                 self._move_aside()
@@ -79,18 +78,28 @@ class ResultStore:
                 found.append(sample)
         return found
 
-    def add(self, prompt: Prompt, index: int, completion: Completion, score: Score) -> None:
-        """One answer."""
+    def add(
+        self,
+        sample: Sample,
+        index: int,
+        completion: Completion,
+        score: Score,
+        asked: Mapping[str, Any],
+        official: Official | None = None,
+    ) -> None:
+        """One answer. `asked`: what the model was asked and shown and how long that took, from `prompt_row`."""
         answer = {
             "status": score.status,
-            "accuracy": Record(prompt.sample, index, score=score).accuracy,
+            "accuracy": Record(sample, index, score=score).accuracy,
             "reason": score.reason,
+            "answer": score.answer,
             "score": score_row(score),
+            "official": {"answer": official.answer, "value": official.value} if official else None,
             "text": completion.text,
             "finish_reason": completion.finish_reason,
             "tokens": len(completion.token_ids),
         }
-        self._append(prompt.sample, index, {**answer, **prompt_row(prompt)})
+        self._append(sample, index, {**answer, **asked})
 
     def exclude(self, exclusion: Exclusion, sample: Sample, n: int) -> None:
         """A sample without a prompt: its n answers are excluded, with the reason."""
@@ -98,12 +107,12 @@ class ResultStore:
         for index in range(n):
             self._append(sample, index, {"status": "excluded", "accuracy": None, "reason": reason})
 
-    def fail(self, prompt: Prompt, n: int, reason: str) -> None:
+    def fail(self, sample: Sample, n: int, reason: str, asked: Mapping[str, Any]) -> None:
         """A prompt that the engine could not answer."""
         score = Score(accuracy=None, status="failed", reason=reason)
         for index in range(n):
             answer = {"status": "failed", "accuracy": None, "reason": reason, "score": score_row(score)}
-            self._append(prompt.sample, index, {**answer, **prompt_row(prompt)})
+            self._append(sample, index, {**answer, **asked})
 
     def records(self, samples: Iterable[Sample], n: int) -> list[Record]:
         """The records of these samples in their order. Raises RequestError when one is missing."""
@@ -178,19 +187,31 @@ def read_record(row: Mapping[str, Any], sample: Sample | None = None) -> Record:
         finish_reason=row.get("finish_reason", ""),
         tokens=row.get("tokens", 0),
         reason=row.get("reason", ""),
+        official=Official(**row["official"]) if row.get("official") else None,
     )
 
 
-def prompt_row(prompt: Prompt) -> dict[str, Any]:
-    """What the model was asked and shown; equal hashes and keys are equal inputs."""
+def prompt_row(prompt: Prompt, digests: dict[int, str] | None = None) -> dict[str, Any]:
+    """What the model was asked and shown; equal hashes are equal inputs.
+
+    `digests` remembers the hash of a clip's frames by its `id`, for prompts that show the same clip.
+    """
     ids = hashlib.sha256(json.dumps(list(prompt.token_ids)).encode()).hexdigest()
     return {
         "prompt": prompt.text,
         "prefill": prompt.prefill,
         "prompt_hash": ids,
         "prompt_tokens": len(prompt.token_ids),
-        "media": [media_row(clip) for clip in prompt.clips],
+        "media": [shown(clip, digests if digests is not None else {}) for clip in prompt.clips],
     }
+
+
+def shown(clip: Clip, digests: dict[int, str]) -> dict[str, Any]:
+    """The frames that a model really saw: which, when, how large, and a hash of their pixels."""
+    if id(clip) not in digests:
+        digests[id(clip)] = frames_digest(clip)
+    times = [round(seconds, 4) for seconds in clip.times]
+    return {**media_row(clip), "indices": list(clip.indices), "times": times, "hash": digests[id(clip)]}
 
 
 def sample_row(sample: Sample) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class AsyncEngine(Protocol):
     """
 
     width: int
-    """Prompts it has use for at a time, the ones that wait inside it included; more only hold memory."""
+    """Answers it has use for at a time, the ones that wait inside it included; more only hold memory."""
 
     async def answer(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """`sampling.n` completions, answer j drawn from `completion_seed(sampling.seed, sample id, j)`.

@@ -70,17 +70,20 @@ def test_eval_of_a_data_file(common: list[str], questions: Path, tmp_path: Path,
     assert "media.video.max_frames: 128 -> 6" in capsys.readouterr().err
 
 
-def test_answers_do_not_depend_on_chunks(common: list[str], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evr1_core.evaluate import pipeline
+def test_answers_do_not_depend_on_what_runs_beside_them(
+    common: list[str], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evr1_core.evaluate import stream
+    from evr1_core.rollout import async_engine
 
     texts = []
-    for name, size in (("one", 1), ("all", 64)):
-        monkeypatch.setattr(pipeline, "CHUNK_ROWS", size)
-        monkeypatch.setattr(pipeline, "BUILD_ROWS", min(size, 8))
+    for name, batch, group in (("one", 1, 1), ("all", 64, 32)):
+        monkeypatch.setattr(async_engine.Batched.__init__, "__defaults__", (batch, True))
+        monkeypatch.setattr(stream, "GROUP", group)
         out = tmp_path / name
         assert evr1("eval", *common, "--data", str(questions), "--output", str(out), "--temperature", "1") == 0
         texts.append({row["id"]: (row["text"], row["prompt_hash"]) for row in read(out / "results.jsonl")})
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] and len(texts[0]) == 12
 
 
 def test_nothing_to_evaluate_is_a_wrong_request(common: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
