@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import split_question
 from evr1_benchmarks.release import Release
 from evr1_benchmarks.tags import blocks
 from evr1_core.data.prompts import FrameTimes
@@ -27,6 +27,7 @@ PROMPT = (
     "The reasoning process and answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, "
     "i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n\n Question: {}"
 )
+LINE = re.compile(r"^[ \t]*([A-Z])\.(?:[ \t](.*))?$", re.MULTILINE)
 PHRASE = "Therefore the final answer is: "
 FAULTY = {
     "147": "an option is a note of the generator",
@@ -55,12 +56,11 @@ class LongVideoReason(Release):
         gold = str(files.field(row, "answer", path, number))
         answer = (blocks(gold) or [gold.strip()])[0]
         problem = files.field(row, "problem", path, number)
-        options = split_question(problem)[1]
         video = Path(str(files.field(row, "videos", path, number)))
         return Sample(
             id=str(files.field(row, "problem_id", path, number)),
             problem=problem,
-            options=options if answer in options else None,  # without options every letter is one
+            options=options(problem, answer),
             answer=answer,
             problem_type="multiple-choice",
             media=(MediaRef(files.video(folders, video.name), "video"),),
@@ -68,10 +68,13 @@ class LongVideoReason(Release):
             extra={"perspective": perspective, "reasoning": row.get("reasoning", "")},
         )
 
+    def adopt(self, sample: Sample) -> Sample:
+        return replace(sample, options=options("\n".join(sample.extra.get("option_lines", ())), str(sample.answer)))
+
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The same with and without `thinking`: it asks for reasoning and for both tags."""
-        options = sample.extra.get("option_lines", ())  # of the converted file; in the release they are part of the question
-        return Wording((0, PROMPT.format("\n".join((sample.problem, *options)))))
+        lines = sample.extra.get("option_lines", ())  # of the converted file; in the release they are part of the question
+        return Wording((0, PROMPT.format("\n".join((sample.problem, *lines)))))
 
     def official(self, sample: Sample, text: str) -> Official:
         """The strict rule: the first answer block, or all of the text where there is none, equals the gold letter."""
@@ -92,7 +95,24 @@ class LongVideoReason(Release):
         )
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        return [f"problem {sample.id}: {fault(sample)}; it counts, as for the authors" for sample in samples if fault(sample)]
+        found = [f"problem {sample.id}: {fault(sample)}; it counts, as for the authors" for sample in samples if fault(sample)]
+        blank = [
+            sample.id
+            for sample in samples
+            if isinstance(sample.options, dict) and any(sample.options[key] == key for key in sample.options)
+        ]
+        return [*found, *([f"{len(blank)} questions have an option without text or none at all: {', '.join(blank)}"] if blank else [])]
+
+
+def options(text: str, answer: str) -> dict[str, str]:
+    """Letter -> text of the lines `C. ...`, which stand in any order; a blank text, and that of a letter that only the gold answer
+    names, is the letter itself. A letter that comes twice keeps its first text."""
+    found: dict[str, str] = {}
+    for letter, said in LINE.findall(text):
+        found.setdefault(letter, said.strip() or letter)
+    for letter in (answer, *(() if found else "ABCD")):
+        found.setdefault(letter, letter)
+    return dict(sorted(found.items()))
 
 
 def fault(sample: Sample) -> str:

@@ -77,10 +77,6 @@ class Minerva(Release):
         tables = {name: table(records, lambda record, name=name: record.sample.extra.get(name, "none")) for name in self.groups}
         return Report(accuracy(records), tables=tables, official=official(records))
 
-    def errata(self, samples: Sequence[Sample]) -> list[str]:
-        lost = [sample.id for sample in samples if not Path(sample.media[0].path).is_file()]
-        return [f"{len(lost)} of {len(samples)} questions have no video here (YouTube takes some away): they are excluded"] if lost else []
-
 
 def skills(text: Any) -> list[str]:
     """`Temporal Reasoning, Counting` -> each of them."""

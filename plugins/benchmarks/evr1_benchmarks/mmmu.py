@@ -44,7 +44,7 @@ NUMBERS = (
     re.compile(r"-?\b\d{1,3}(?:,\d{3})+\b"),
     re.compile(r"-?(?<!\d)\d+(?:\.\d+)?[eE][+-]?\d+"),
     # A run of digits is tried from its start only: from inside it ends in the same place.
-    re.compile(r"-?(?<!\d)(?:\d+\.\d+|\.\d+|\d+\b)(?![eE][+-]?\d+)(?![,\d])"),
+    re.compile(r"-?(?:(?<!\d)\d+\.\d+|\.\d+|(?<!\d)\d+\b)(?![eE][+-]?\d+)(?![,\d])"),
 )
 """With groups of thousands, in scientific notation, and plain ones."""
 

@@ -7,6 +7,7 @@ rule that holds everywhere, and only open answers go to the judge.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,10 @@ class MMVU(Release):
             scoring={"metric": "judge"} if kind == "open-ended" else {},
             extra={"subject": subject, "discipline": DISCIPLINE.get(subject, "none")},
         )
+
+    def adopt(self, sample: Sample) -> Sample:
+        subject = Path(sample.media[0].path).parent.name.replace("_", " ")
+        return replace(sample, extra={**sample.extra, "subject": subject, "discipline": DISCIPLINE.get(subject, "none")})
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The step-by-step prompt, which is the authors' default, with `thinking`; without it their direct one."""

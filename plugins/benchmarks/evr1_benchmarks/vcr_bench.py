@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,13 @@ REASONING = "Please provide a step-by-step solution to the given question."
 THOUSAND = "Give the box as [x1, y1, x2, y2] with coordinates from 0 to 1000, the upper left corner of the frame being [0, 0]."
 LISTED = re.compile(r"\[([\d\s.,+-]{1,200})\]")
 Kind = Literal["choice", "interval", "box", "free"]
+SCORED: Mapping[Kind, tuple[str, Mapping[str, Any]]] = {
+    "choice": ("multiple-choice", {}),
+    "interval": ("temporal-grounding", {"above": TIME_IOU}),
+    "box": ("spatial-grounding", {"above": BOX_IOU}),
+    "free": ("open-ended", {"metric": "judge"}),
+}
+"""Problem type and scoring options."""
 
 
 class VCRBench(Release):
@@ -57,12 +65,7 @@ class VCRBench(Release):
         gold = str(files.field(row, "answer", path, number)).strip()
         kind = "choice" if files.field(row, "multiple-choice", path, number) else kind_of(gold)
         video = files.video(folders, files.field(row, "video_path", path, number))
-        problem_type, scoring = {
-            "choice": ("multiple-choice", {}),
-            "interval": ("temporal-grounding", {"above": TIME_IOU}),
-            "box": ("spatial-grounding", {"above": BOX_IOU}),
-            "free": ("open-ended", {"metric": "judge"}),
-        }[kind]
+        problem_type, scoring = SCORED[kind]
         frame = box_columns(video) if kind == "box" and thousand else {}
         return Sample(
             id=str(files.field(row, "id", path, number)),
@@ -75,6 +78,12 @@ class VCRBench(Release):
             scoring=scoring,
             extra={"dimension": dimension, "length": length(seconds), "kind": kind, "reasoning": row.get("reasoning", []), **frame},
         )
+
+    def adopt(self, sample: Sample) -> Sample:
+        """The converted file takes intervals and boxes for free text; they are scored as those of the release."""
+        kind = "choice" if sample.options else kind_of(str(sample.answer))
+        problem_type, scoring = SCORED[kind]
+        return replace(sample, problem_type=problem_type, scoring=scoring, extra={**sample.extra, "kind": kind})
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The authors' question and request for steps. Of the variant with boxes from 0 to 1000, boxes have a sentence more."""

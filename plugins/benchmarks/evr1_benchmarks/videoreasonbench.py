@@ -6,6 +6,7 @@ The sixth (`prediction_operation`) asks for operations that lead to a target sta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ SKILLS = {
     "prediction_operation": ("prediction_operation", 3),
 }
 """`dim` -> skill and level."""
+VIDEO = re.compile(r"state([1-4])_op(\d+)_(start|end)\.")
 STATE_SIZES = {1: 1, 2: 2, 3: 1, 4: 2}
 """Boards have 3 or 4 cells a side; paths, piles and cups are one or two."""
 
@@ -61,10 +63,8 @@ class VideoReasonBench(Release):
         columns = {
             "skill": skill,
             "level": f"level {level}",
-            "operations": "5-9" if int(operations) < 10 else "10-14",
-            "state_size": STATE_SIZES[int(states)],
-            "visible": visible,
             "demo": demo,
+            **placed(int(states), int(operations), visible),
         }
         return Sample(
             id=f"{demo}-{key}",
@@ -80,8 +80,10 @@ class VideoReasonBench(Release):
     def adopt(self, sample: Sample) -> Sample:
         """The converted file has no states: what asks for operations can't be scored and is left out as a row without a gold answer."""
         operation = simulators.asks_for_operations(sample.problem)
-        demo = Path(sample.media[0].path).parent.name
-        return replace(sample, problem_type=ANSWER, answer=None if operation else sample.answer, extra={**sample.extra, "demo": demo})
+        columns: dict[str, Any] = {"demo": Path(sample.media[0].path).parent.name}
+        if named := VIDEO.search(sample.media[0].path):
+            columns |= placed(int(named.group(1)), int(named.group(2)), named.group(3))
+        return replace(sample, problem_type=ANSWER, answer=None if operation else sample.answer, extra={**sample.extra, **columns})
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The question says all, also in what form the answer is to be given."""
@@ -118,6 +120,11 @@ class VideoReasonBench(Release):
         if lost:
             found.append(f"{len(lost)} rows of the converted file ask for operations and have no states to check them: left out")
         return found if cards else found[1:]
+
+
+def placed(states: int, operations: int, visible: str) -> dict[str, Any]:
+    """The columns that are in the name of a video."""
+    return {"operations": "5-9" if operations < 10 else "10-14", "state_size": STATE_SIZES[states], "visible": visible}
 
 
 def _task(demo: str, key: str, row: Mapping[str, Any], path: Path) -> dict[str, Any]:
