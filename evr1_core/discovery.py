@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from types import ModuleType
@@ -190,6 +191,19 @@ def _installed(text: str) -> bool:
         return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:
         return False
+
+
+def installed_versions(requirements: Iterable[str]) -> list[str]:
+    """`name version` of the distributions that are installed, in a version that doesn't fit or fits."""
+    from packaging.requirements import Requirement
+
+    found: dict[str, str] = {}
+    for text in requirements:
+        for one in text.split("|"):
+            name = Requirement(one.strip()).name
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+    return [f"{name} {number}" for name, number in found.items()]
 
 
 def pip_line(requirements: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from evr1_core.discovery import (
     catalogue,
     claims,
     describe,
+    installed_versions,
     kind_of,
     missing_requirements,
     normal_problem_type,
@@ -115,7 +116,9 @@ def check_requirements(spec: Spec) -> None:
     """Raises RequestError with the pip line when a distribution that the spec requires isn't installed."""
     missing = missing_requirements(spec)
     if missing:
-        raise RequestError(f"{kind_of(spec)} {spec.name!r} needs {', '.join(missing)}, which is not installed: {pip_line(missing)}")
+        here = installed_versions(missing)
+        found = f" (here is {', '.join(here)})" if here else ""
+        raise RequestError(f"{kind_of(spec)} {spec.name!r} needs {', '.join(missing)}, which is not installed{found}: {pip_line(missing)}")
 
 
 def resolve(target: str) -> Any:

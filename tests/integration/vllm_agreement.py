@@ -1,5 +1,7 @@
 """Run vLLM and the trainer side by side on one tiny model and print what was seen as JSON.
 
+    python -m tests.integration.vllm_agreement NAME_OR_DIRECTORY [float32|bfloat16]
+
 A process of its own: vLLM on CPU binds threads and memory of the process it lives in.
 """
 
@@ -8,36 +10,46 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from evr1_core.policy.adapter import ModelAdapter
-from evr1_core.policy.forward import Row, answer_logprobs
 from evr1_core.policy.load import load_adapter
-from evr1_core.rollout.engine import EngineContext, open_engine
+from evr1_core.rollout.engine import Engine, EngineContext, open_engine
+from evr1_core.testing.media import all_prompts
+from evr1_core.testing.models import logprob_differences
 from evr1_core.types import Completion, Prompt, Sampling
-from tests.support.made_up import all_prompts
 
 TEMPERATURE = 0.9
+COMPUTED: list[tuple[list[int], Tensor]] = []
 
 
-def differences(
-    adapter: ModelAdapter, model: torch.nn.Module, prompts: list[Prompt], answers: list[list[Completion]], temperature: float
-) -> dict[str, float]:
-    """Largest absolute log-probability difference per prompt."""
-    found = {}
-    for prompt, group in zip(prompts, answers, strict=True):
-        rows = [Row(prompt, completion.token_ids) for completion in group]
-        with torch.no_grad():
-            trainer = answer_logprobs(model, adapter, rows, packing=True, temperature=temperature, device="cpu")
-        pairs = zip(trainer, group, strict=True)
-        found[prompt.sample.id] = max(float((line[: len(c.token_ids)] - torch.tensor(c.logprobs)).abs().max()) for line, c in pairs)
-    return found
+def record_positions(model: Any) -> None:
+    """Let the engine's model note each prompt's ids and the positions [3, L] it computes for them."""
+    compute = model.get_mrope_input_positions
+
+    def noting(input_tokens: list[int], *arguments: Any, **named: Any) -> Any:
+        found = compute(input_tokens, *arguments, **named)
+        COMPUTED.append((list(input_tokens), found[0].clone()))
+        return found
+
+    model.get_mrope_input_positions = noting
 
 
-def main(directory: Path, dtype: str = "float32") -> dict[str, object]:
-    adapter = load_adapter(str(directory))
+def answers(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+    """Of every prompt; raises the mismatch of the first prompt that the engine built otherwise."""
+    groups: list[list[Completion]] = []
+    for group in engine.generate(prompts, sampling):
+        if not isinstance(group, list):
+            raise group
+        groups.append(group)
+    return groups
+
+
+def main(name: str, dtype: str = "float32") -> dict[str, object]:
+    adapter = load_adapter(name)
     prompts = all_prompts(adapter)
     model = adapter.load_model(getattr(torch, dtype))
     context = EngineContext(
@@ -50,18 +62,31 @@ def main(directory: Path, dtype: str = "float32") -> dict[str, object]:
         max_images=2,
         max_videos=2,
     )
-    engine = open_engine("vllm", {}, context)
+    engine: Any = open_engine("vllm", {}, context)
+    engine.llm.apply_model(record_positions)
+    seen: dict[str, object] = {}
+    greedy, ids, positions = [], {}, {}
+    for prompt in prompts:  # one by one: rows with equal ids may have different positions
+        COMPUTED.clear()
+        greedy += answers(engine, [prompt], Sampling(temperature=0, max_tokens=8))
+        own = adapter.position_ids(prompt.token_ids, prompt.features)
+        ids[prompt.sample.id] = [found for found, _ in COMPUTED] == [list(prompt.token_ids)]
+        positions[prompt.sample.id] = [torch.equal(found, own) for _, found in COMPUTED] == [True]
+    seen |= {"ids": ids, "positions": positions, "greedy": logprob_differences(adapter, model, prompts, greedy, 1.0)}
+    tokenizer = engine.llm.get_tokenizer()
+    texts = [completion.text for group in greedy for completion in group]
+    seen["texts"] = texts == [tokenizer.decode(c.token_ids, skip_special_tokens=True) for group in greedy for c in group]
+
     sampling = Sampling(n=4, temperature=TEMPERATURE, max_tokens=16, seed=3)
-    before = engine.generate(prompts, sampling)
-    seen: dict[str, object] = {"before": differences(adapter, model, prompts, before, TEMPERATURE)}
-    again = engine.generate(list(reversed(prompts)), sampling)
-    ids = [[c.token_ids for c in group] for group in before]
-    seen["batch_independent"] = ids == [[c.token_ids for c in group] for group in reversed(again)]
-    greedy = engine.generate(prompts, Sampling(temperature=0, max_tokens=8))
-    seen["greedy"] = differences(adapter, model, prompts, greedy, 1.0)
+    before = answers(engine, prompts, sampling)
+    seen["before"] = logprob_differences(adapter, model, prompts, before, TEMPERATURE)
+    again = answers(engine, list(reversed(prompts)), sampling)
+    drawn = [[c.token_ids for c in group] for group in before]
+    seen["batch_independent"] = drawn == [[c.token_ids for c in group] for group in reversed(again)]
     forbidden = set(adapter.forbidden_token_ids)
     sampled = [token for group in before for c in group for token in c.token_ids]
     seen["sampled"], seen["forbidden"] = len(sampled), sum(token in forbidden for token in sampled)
+
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -69,14 +94,14 @@ def main(directory: Path, dtype: str = "float32") -> dict[str, object]:
     start = time.perf_counter()
     engine.load_weights(adapter.engine_weights(model), version=1)
     seen["update_seconds"] = time.perf_counter() - start
-    after = engine.generate(prompts, sampling)
-    seen["after"] = differences(adapter, model, prompts, after, TEMPERATURE)
+    after = answers(engine, prompts, sampling)
+    seen["after"] = logprob_differences(adapter, model, prompts, after, TEMPERATURE)
     seen["versions"] = sorted({c.weight_version for group in after for c in group})
-    seen["changed"] = [[c.token_ids for c in group] for group in after] != ids
+    seen["changed"] = [[c.token_ids for c in group] for group in after] != drawn
     engine.close()
     return seen
 
 
 if __name__ == "__main__":
-    result = main(Path(sys.argv[1]), *sys.argv[2:])
+    result = main(*sys.argv[1:])
     print("\n" + json.dumps(result))
