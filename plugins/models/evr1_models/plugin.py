@@ -8,7 +8,7 @@ from evr1_core.hookspecs import hookimpl
 from evr1_core.specs import BudgetSpec, ModelSpec
 from evr1_models.budgets import BUDGETS
 
-TRANSFORMERS = "transformers>=5.19,<6"
+TRANSFORMERS = "transformers>=5.19,<5.21"
 
 
 QWEN3_VL = ("2B", "4B", "8B", "32B")

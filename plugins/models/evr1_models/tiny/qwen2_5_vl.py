@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from evr1_models.tiny.qwen2_vl import save, start, text_sizes
+from evr1_models.tiny.qwen2_vl import start, text_sizes
+from evr1_models.tiny.qwen3_vl import save_tiny
 from evr1_models.tiny.tokenizer import DEFAULT_WORDS
 
 
@@ -30,7 +31,7 @@ def make_tiny_qwen2_5_vl(
     The vision tower attends in windows of `window_size` pixels except in its last layer; 56 makes two by two tokens, so that
     pictures of a test have several windows (the releases' 112 makes four by four). Other arguments as in `make_tiny_qwen2_vl`.
     """
-    from transformers import Qwen2_5_VLConfig
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     ids = start(Path(directory), words, "Qwen2_5_VLProcessor")
     config = Qwen2_5_VLConfig(
@@ -48,4 +49,4 @@ def make_tiny_qwen2_5_vl(
         },
         dtype=dtype,
     )
-    return save(Path(directory), "Qwen2_5_VLForConditionalGeneration", config, ids, seed, dtype)
+    return save_tiny(Qwen2_5_VLForConditionalGeneration, config, Path(directory), ids, seed)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evr1_models.tiny.qwen3_vl import save_tiny
 from evr1_models.tiny.tokenizer import DEFAULT_WORDS, SYSTEM_CHAT_TEMPLATE, write_json, write_tokenizer
 
 
@@ -28,7 +29,7 @@ def make_tiny_qwen2_vl(
 
     `heads` times 32 is the hidden size. The other arguments mean what they mean in `make_tiny_qwen3_vl`.
     """
-    from transformers import Qwen2VLConfig
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
     ids = start(Path(directory), words, "Qwen2VLProcessor")
     config = Qwen2VLConfig(
@@ -43,7 +44,7 @@ def make_tiny_qwen2_vl(
         },
         dtype=dtype,
     )
-    return save(Path(directory), "Qwen2VLForConditionalGeneration", config, ids, seed, dtype)
+    return save_tiny(Qwen2VLForConditionalGeneration, config, Path(directory), ids, seed)
 
 
 def text_sizes(ids: dict[str, int], layers: int, heads: int, kv_heads: int, mlp: int, positions: int, std: float) -> dict[str, Any]:
@@ -93,20 +94,3 @@ def start(directory: Path, words: Sequence[str], processor_class: str) -> dict[s
     }
     write_json(directory / "preprocessor_config.json", settings)
     return write_tokenizer(directory, words, template=SYSTEM_CHAT_TEMPLATE, processor_class=processor_class)
-
-
-def save(directory: Path, model_class: str, config: Any, ids: dict[str, int], seed: int, dtype: str) -> Path:
-    """Writes random weights of `config`; the same seed gives the same bytes."""
-    import torch
-    import transformers
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = getattr(transformers, model_class)(config).to(getattr(torch, dtype))
-    model.generation_config.update(
-        bos_token_id=ids["<|endoftext|>"],
-        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
-        pad_token_id=ids["<|endoftext|>"],
-    )
-    model.save_pretrained(directory)
-    return directory
