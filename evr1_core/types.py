@@ -29,7 +29,7 @@ Provenance = Literal["policy", "offline", "greedy"]
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """One image or video as a row names it: a file, and for a video optionally the part of it that is meant."""
+    """One image or video as a row names it: a file or a folder of frames, and for a video optionally the part of it that is meant."""
 
     path: str
     kind: Literal["image", "video"]
@@ -37,6 +37,8 @@ class MediaRef:
     """Seconds from the first frame shown; None is the beginning."""
     end: float | None = None
     """Seconds from the first frame shown; None is the end."""
+    fps: float | None = None
+    """Frames per second of a video whose `path` is a folder of numbered pictures; None for a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ MARK = re.compile(r"(?<!\\)<(image|video)>")
 
 _IMAGE = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jfif"}
 _VIDEO = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".flv", ".wmv", ".ts", ".m2ts", ".3gp", ".ogv"}
-_MAPPING_KEYS = {"path", "start", "end", "video", "image", "video_start", "video_end", "bytes", "type"}
+_MAPPING_KEYS = {"path", "start", "end", "fps", "video", "image", "video_start", "video_end", "bytes", "type"}
 
 
 class FieldFault(ValueError):
@@ -96,7 +96,7 @@ def _path_of(item: Any, column: str) -> str:
     if isinstance(item, Mapping):
         unknown = sorted(set(item) - _MAPPING_KEYS)
         if unknown:
-            raise FieldFault(column, "bad_media", f"unknown key {unknown[0]!r} in a medium; known: path, start, end")
+            raise FieldFault(column, "bad_media", f"unknown key {unknown[0]!r} in a medium; known: path, start, end, fps")
         if item.get("bytes") is not None:
             raise FieldFault(column, "bad_media", "holds a file's bytes; save it as a file and give its path")
         item = _given(item, ("path", "video", "image"))
@@ -125,7 +125,15 @@ def _ref(item: Any, kind: Kind, column: str, root: Path, start: float | None, en
         raise FieldFault(column, "bad_media", "an image has no start and end")
     if start is not None and end is not None and end <= start:
         raise FieldFault(column, "bad_media", f"the part ends at {end} s, before its start at {start} s")
-    return MediaRef(str(root / path), kind, start, end)
+    return MediaRef(str(root / path), kind, start, end, _rate(item, kind, column))
+
+
+def _rate(item: Any, kind: Kind, column: str) -> float | None:
+    """Pictures per second of a folder of pictures."""
+    fps = _seconds(item.get("fps"), column) if isinstance(item, Mapping) else None
+    if fps is not None and (kind == "image" or not fps):
+        raise FieldFault(column, "bad_media", f"has fps {fps:g}: that is the rate of a folder of pictures, above 0, and only of a video")
+    return fps
 
 
 def _cuts(values: Mapping[str, Any], count: int) -> list[tuple[float | None, float | None]]:

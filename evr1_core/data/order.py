@@ -108,7 +108,7 @@ def hash_of(samples: Sequence[Sample]) -> str:
     """Hash of what the samples say. Folders of media don't count: moving the data keeps the hash."""
     digest = hashlib.sha256()
     for sample in samples:
-        media = [(ref.kind, Path(ref.path).name, ref.start, ref.end) for ref in sample.media]
+        media = [(ref.kind, Path(ref.path).name, ref.start, ref.end, *(() if ref.fps is None else (ref.fps,))) for ref in sample.media]
         options = dict(sample.options) if isinstance(sample.options, Mapping) else sample.options
         content = (sample.id, sample.problem, sample.answer, sample.problem_type, media, options, sample.offline, dict(sample.scoring))
         digest.update(json.dumps(content, default=repr).encode() + b"\n")

@@ -23,8 +23,10 @@ import evr1_core
 from evr1_core.data.prompts import PromptBuilder
 from evr1_core.data.rows import HIDDEN
 from evr1_core.data.templates import Templates
+from evr1_core.errors import MediaError
 from evr1_core.media import sampling
 from evr1_core.media.entry import unfinished
+from evr1_core.media.hashes import Fingerprint
 from evr1_core.types import Sample
 
 FORMAT = 1
@@ -111,10 +113,10 @@ def states(paths: Iterable[str]) -> dict[str, State | None]:
 
 def _state(path: str) -> State | None:
     try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # looking into the file tells the reason
+        state = Fingerprint.of(path)
+    except (MediaError, ValueError):  # looking into the file tells the reason
         return None
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    return [state.size, state.mtime_ns, state.ctime_ns, state.inode]
 
 
 def plan_key(samples: Sequence[Sample], builder: PromptBuilder) -> str:
@@ -146,7 +148,7 @@ def plan_key(samples: Sequence[Sample], builder: PromptBuilder) -> str:
 
 def _content(sample: Sample) -> bytes:
     """All of a row that a prompt may show."""
-    media = [(ref.path, ref.kind, ref.start, ref.end) for ref in sample.media]
+    media = [(ref.path, ref.kind, ref.start, ref.end, ref.fps) for ref in sample.media]
     options = dict(sample.options) if isinstance(sample.options, Mapping) else sample.options
     extra = {name: value for name, value in sample.extra.items() if name not in HIDDEN}
     shown = (sample.id, sample.problem, sample.problem_type, media, options, sample.source, dict(sample.scoring), extra)

@@ -97,7 +97,7 @@ class _Reader:
     entries: list[tuple[Record, Sample | Exclusion]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     lines: dict[tuple[Path, str], Record] = field(default_factory=dict)
-    present: dict[str, str | None] = field(default_factory=dict)
+    present: dict[tuple[str, bool], str] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
         try:
@@ -198,13 +198,18 @@ class _Reader:
 
     def _exist(self, media: Iterable[MediaRef]) -> None:
         for ref in media if self.check_media else ():
-            if ref.path not in self.present:
+            key = ref.path, ref.fps is None
+            if key not in self.present:
                 folder, there = os.path.isdir(ref.path), os.path.exists(ref.path)
-                reason = "is a folder; frames without a clock aren't read" if folder else "is no ordinary file" if there else "no such file"
-                self.present[ref.path] = None if os.path.isfile(ref.path) else reason
-            reason = self.present[ref.path]
-            if reason:
-                raise FieldFault(ref.kind, "missing_media", f"{ref.path}: {reason}")
+                if ref.fps is not None:
+                    reason = "" if folder else "is a file; fps is the rate of a folder of pictures" if there else "no such folder"
+                elif folder:
+                    reason = 'is a folder; frames without a clock aren\'t read: give {"path": ..., "fps": ...}'
+                else:
+                    reason = "" if os.path.isfile(ref.path) else "is no ordinary file" if there else "no such file"
+                self.present[key] = reason
+            if self.present[key]:
+                raise FieldFault(ref.kind, "missing_media", f"{ref.path}: {self.present[key]}")
 
 
 def _first(values: Mapping[str, Any], names: Sequence[str]) -> str:

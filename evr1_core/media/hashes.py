@@ -6,11 +6,13 @@ import hashlib
 import json
 import logging
 import os
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from evr1_core.errors import MediaError
 from evr1_core.media.entry import unfinished
+from evr1_core.media.folder import pictures
 
 _log = logging.getLogger(__name__)
 
@@ -27,12 +29,16 @@ class Fingerprint:
 
     @classmethod
     def of(cls, path: str) -> Fingerprint:
-        """Raises MediaError: the file is gone."""
+        """Of a folder of pictures: their sizes together and the latest times. Raises MediaError: the file is gone."""
         try:
             status = os.stat(path)
+            if not stat.S_ISDIR(status.st_mode):
+                return cls(os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            found = [os.stat(os.path.join(path, name)) for name in pictures(path)]
         except OSError as error:
             raise unreadable(path, error) from error
-        return cls(os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        latest = max(status.st_mtime_ns, *(one.st_mtime_ns for one in found)), max(status.st_ctime_ns, *(one.st_ctime_ns for one in found))
+        return cls(os.path.abspath(path), sum(one.st_size for one in found), *latest, status.st_ino)
 
 
 def unreadable(path: str, error: OSError) -> MediaError:
@@ -44,7 +50,7 @@ def unreadable(path: str, error: OSError) -> MediaError:
 
 
 class ContentHashes:
-    """sha256 of files, each state of a file read once; remembered in memory and, given a directory, on disk.
+    """sha256 of files and of folders of pictures, each state of a file read once; remembered in memory and, given a directory, on disk.
 
     On disk a state is one small file named by its fingerprint: no lock, safe on network file systems, and a changed file is
     simply another name.
@@ -62,8 +68,7 @@ class ContentHashes:
         known = self._known.get(state) or self._recall(state)
         if known is None:
             try:
-                with open(path, "rb") as file:
-                    known = hashlib.file_digest(file, "sha256").hexdigest()
+                known = _folder_sha256(path) if os.path.isdir(path) else _sha256(path)
             except OSError as error:
                 raise unreadable(path, error) from error
             self.computed += 1
@@ -101,3 +106,14 @@ class ContentHashes:
         except OSError as error:
             # Only a short cut is lost: the next process reads the file again.
             _log.debug("%s: %s", place, error)
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _folder_sha256(path: str) -> str:
+    """Over the names of the pictures, in their order, and the hash of each."""
+    lines = (f"{name}\0{_sha256(os.path.join(path, name))}\n" for name in pictures(path))
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()

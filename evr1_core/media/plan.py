@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -39,6 +40,8 @@ def check_request(ref: MediaRef, budget: Budget, factors: PatchFactors) -> None:
     """Refuse what no file can answer, before `ref` is opened. Raises RequestError."""
     if min(factors.pixels, factors.frames) < 1:
         raise RequestError(f"the patch factors are {factors.pixels} pixels and {factors.frames} frames; both must be 1 or more")
+    if ref.fps is not None and (ref.kind == "image" or not 0 < ref.fps < math.inf):
+        raise RequestError(f"{ref.path} has the rate {ref.fps}: it must be a video, a folder of pictures, and the rate a number above 0")
     if ref.kind == "video":
         sampling.check_request(budget.video, ref.start, ref.end)
     elif not 0 < budget.image.min_pixels <= budget.image.max_pixels:

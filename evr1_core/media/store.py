@@ -18,6 +18,7 @@ from evr1_core.media import sampling
 from evr1_core.media.cache import Codec, ContentHashes, Fingerprint, FrameCache, make_key
 from evr1_core.media.decode import decoder_version
 from evr1_core.media.entry import as_stored, entry_path, unfinished
+from evr1_core.media.folder import check_source
 from evr1_core.media.guard import Answer, DecodeGuard, Fill
 from evr1_core.media.plan import Plan, check_request
 from evr1_core.media.probe import check_file
@@ -136,7 +137,7 @@ class MediaStore:
         Raises MediaError as `load` does, but for files whose damage only decoding shows.
         """
         check_request(ref, budget, factors)
-        asked = (Fingerprint.of(check_file(ref.path)), ref, budget, factors)
+        asked = (Fingerprint.of(check_source(ref)), ref, budget, factors)
         known = self._plans.get(asked)
         if known is None:
             known = self._ask(replace(_request(ref, budget, factors), frames=False))[1]
@@ -159,7 +160,7 @@ class MediaStore:
 
     def key(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> str:
         """The cache key of `ref`: content, part, budget, factors, codec, and the versions of sampler and decoder."""
-        return self._key(self.hashes.of(check_file(ref.path))[0], ref, budget, factors)
+        return self._key(self.hashes.of(check_source(ref))[0], ref, budget, factors)
 
     def close(self) -> None:
         """End the decoding processes."""
@@ -168,14 +169,15 @@ class MediaStore:
 
     def _key(self, content: str, ref: MediaRef, budget: Budget, factors: PatchFactors) -> str:
         limits = budget.image if ref.kind == "image" else budget.video
+        folder = {} if ref.fps is None else {"fps": ref.fps}
         return make_key(
-            content, kind=ref.kind, start=ref.start, end=ref.end, budget=limits, factors=factors, codec=self.codec,
-            sampler=sampling.VERSION, decoder=decoder_version(ref.kind),
+            content, **folder, kind=ref.kind, start=ref.start, end=ref.end, budget=limits, factors=factors, codec=self.codec,
+            sampler=sampling.VERSION, decoder=decoder_version(ref.kind if ref.fps is None else "image"),
         )  # fmt: skip
 
     def _load(self, ref: MediaRef, budget: Budget, factors: PatchFactors) -> Clip:
         check_request(ref, budget, factors)
-        path = check_file(ref.path)
+        path = check_source(ref)
         content, state = self.hashes.of(path)
         key = self._key(content, ref, budget, factors)
         # One decode per clip, however many threads ask for it at a time.
@@ -290,7 +292,7 @@ _T = TypeVar("_T")
 
 
 def _request(ref: MediaRef, budget: Budget, factors: PatchFactors) -> Request:
-    return Request(ref.path, ref.kind, ref.start, ref.end, budget, factors)
+    return Request(ref.path, ref.kind, ref.start, ref.end, budget, factors, fps=ref.fps)
 
 
 def _copy(frame: np.ndarray | None) -> Fill:

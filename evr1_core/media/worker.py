@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from evr1_core.errors import MediaError
 from evr1_core.media.decode import VideoDecode, decoder_version
 from evr1_core.media.entry import Codec, EntryWriter
+from evr1_core.media.folder import CONTAINER, FolderDecode, probe_folder
 from evr1_core.media.hashes import Fingerprint, unreadable
 from evr1_core.media.image import decode_image
 from evr1_core.media.plan import Plan, plan
@@ -81,6 +82,8 @@ class Request:
     """Decoder threads. The frames don't depend on it."""
     entry: EntryPlace | None = None
     """Store the frames instead of sending them."""
+    fps: float | None = None
+    """As in `MediaRef`."""
 
     @classmethod
     def parse(cls, given: dict[str, Any]) -> Request:
@@ -102,7 +105,7 @@ def perform(request: Request, send: Send, until: float | None = None) -> None:
     """
     try:
         try:
-            info = probe(request.path, request.kind)
+            info = probe(request.path, request.kind) if request.fps is None else probe_folder(request.path, request.fps)
         except OSError as error:
             raise unreadable(request.path, error) from error
         part = (None, None) if request.kind is None and info.kind == "image" else (request.start, request.end)
@@ -135,7 +138,9 @@ def _frames(request: Request, info: MediaInfo, planned: Plan, until: float | Non
     if info.kind == "image":
         yield 0, decode_image(request.path, planned.height, planned.width)[0]
         return
-    walk, found = VideoDecode(info, planned.indices, planned.height, planned.width, until, request.threads), 0
+    shape = planned.indices, planned.height, planned.width
+    walk = FolderDecode(info, *shape, until) if info.container == CONTAINER else VideoDecode(info, *shape, until, request.threads)
+    found = 0
     for place, frame in walk:
         yield place, frame
         found += 1
@@ -155,7 +160,8 @@ def clip_fields(info: dict[str, Any], planned: Plan, places: list[int], content_
     return {
         "times": tuple(planned.times[place] for place in places), "indices": tuple(planned.indices[place] for place in places),
         "source_fps": planned.source_fps, "source_frames": planned.source_frames, "duration": planned.duration, "span": planned.span,
-        "rotation": info["rotation"], "decoder": decoder_version(planned.kind), "content_hash": content_hash, "key": key,
+        "rotation": info["rotation"], "decoder": decoder_version("image" if info["container"] == CONTAINER else planned.kind),
+        "content_hash": content_hash, "key": key,
         "kind": planned.kind, "missing": planned.frames - len(places),
     }  # fmt: skip
 
@@ -171,7 +177,7 @@ def _store(request: Request, entry: EntryPlace, info: MediaInfo, planned: Plan, 
             # An entry must not hold the frames of another content than its key says.
             if Fingerprint.of(request.path) != entry.state:
                 raise MediaError(request.path, "damaged", "the file changed while it was read")
-            size = writer.commit(clip_fields({"rotation": info.rotation}, planned, places, entry.content_hash, entry.key))
+            size = writer.commit(clip_fields(_facts(info), planned, places, entry.content_hash, entry.key))
     except OSError as error:
         return {"unstored": [error.errno or errno.EIO, error.strerror or str(error)]}
     return {"places": places, "stored": size}

@@ -275,12 +275,12 @@ def test_files_that_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     shutil.copy(clip("n31.mp4"), path)
     assert store.plan(ref, BUDGET, FACTORS).frames == 6
     path.unlink()
-    monkeypatch.setattr(store_module, "check_file", lambda name: name)
+    monkeypatch.setattr(store_module, "check_source", lambda ref: ref.path)
     [found] = store.load_many([ref], BUDGET, FACTORS)
     assert isinstance(found, MediaError) and found.code == "missing"
     path.mkdir()
     [found] = store.load_many([ref], BUDGET, FACTORS)
-    assert isinstance(found, MediaError) and (found.code, found.reason) == ("damaged", "it can't be read to its end: Is a directory")
+    assert isinstance(found, MediaError) and found.code == "empty" and found.reason.startswith("the folder holds no pictures")
 
 
 def test_a_size_that_no_memory_holds(tmp_path: Path, picture: MediaRef) -> None:
