@@ -30,13 +30,14 @@ class Qwen2VL(QwenVL):
         Processors of these families read one number from it, `frames_indices / total_num_frames * fps`, so no count of source
         frames may be rounded into it.
         """
-        count, fps = len(clip.indices), clip.sampled_fps
+        # A still of unknown length has no rate; it is one temporal patch, whose length places nothing.
+        count, fps = len(clip.indices), clip.sampled_fps or 1.0
         height, width = clip.size
         return {
             "fps": fps,
             "frames_indices": list(range(count)),
             "total_num_frames": count,
-            "duration": count / fps if fps else 0.0,
+            "duration": count / fps,
             "height": height,
             "width": width,
             "video_backend": clip.decoder,
