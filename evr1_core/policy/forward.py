@@ -3,7 +3,7 @@
 Packed, several rows share one sequence without padding; padded, each row is a line of a rectangle. Both give the same
 log-probabilities and the same gradient.
 
-Shapes: b rows, L tokens of the sequence, K answer tokens of all rows together, T of the longest answer, D hidden, V vocabulary.
+Shapes: b rows, L tokens of the sequence, T of the longest answer.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from evr1_core.errors import Evr1Error
 from evr1_core.policy.adapter import ModelAdapter
+from evr1_core.policy.head import head_outputs
 from evr1_core.types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-HEAD_BYTES = 1 << 30
-"""Matrices over the vocabulary in float32 that are held at once; a vocabulary of 150,000 makes 24,000 answer tokens 14 GB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,38 +147,6 @@ def _before_answer(row: Row) -> Tensor:
     """Places whose output predicts the answer's tokens."""
     start = len(row.prompt.token_ids) - 1
     return torch.arange(start, start + len(row.answer))
-
-
-def head_outputs(
-    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, forbidden: Tensor, entropies: bool = False
-) -> tuple[Tensor, ...]:
-    """Hidden states [K, D] -> log-probabilities of `targets` [K], and entropies [K] if wanted, in pieces of bounded memory."""
-    vocabulary = int(head.weight.shape[0])  # type: ignore[union-attr, arg-type]
-    # An entropy keeps three more matrices for its gradient: probabilities, finite log-probabilities and which are not.
-    size = max(1, HEAD_BYTES // (4 * vocabulary * (4 if entropies else 1)))
-    if len(targets) <= size:
-        return _outputs(hidden, head, targets, temperature, forbidden, entropies)
-    pieces: list[tuple[Tensor, ...]] = [
-        checkpoint(_outputs, part, head, wanted, temperature, forbidden, entropies, use_reentrant=False)  # type: ignore[misc]
-        for part, wanted in zip(hidden.split(size), targets.split(size), strict=True)
-    ]
-    return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
-
-
-def _outputs(
-    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, forbidden: Tensor, entropies: bool
-) -> tuple[Tensor, ...]:
-    logits = head(hidden).float() / temperature
-    logits = logits.index_fill(1, forbidden, -torch.inf)
-    logprobs = logits.log_softmax(dim=-1)
-    chosen = logprobs.gather(1, targets[:, None])[:, 0]
-    return (chosen, entropy(logprobs)) if entropies else (chosen,)
-
-
-def entropy(logprobs: Tensor) -> Tensor:
-    """Entropy of whole distributions, log-probabilities [..., V] -> [...]: -sum_v p_v log p_v. Where p = 0 it is 0, and its gradient."""
-    # Zeros before the product and not behind it: the gradient of 0 x -inf is not a number.
-    return -(logprobs.exp() * logprobs.masked_fill(logprobs.isneginf(), 0.0)).sum(dim=-1)
 
 
 def as_rectangle(rows: Sequence[Sequence[Any]], fill: float, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from evr1_core.config.models import AlgorithmSection, ModelSection, RewardSection, TrainSection
-from evr1_core.policy import forward
+from evr1_core.policy import head as heads
 from evr1_core.policy.policy import Policy
 from evr1_core.train.algorithm import Algorithm, TokenBatch, Totals, build_algorithm
 from evr1_core.train.batch import TrainBatch, credit
@@ -73,11 +73,11 @@ def update_gradient(one: Policy, batch: TrainBatch, chosen: Algorithm, monkeypat
 def test_entropies_and_their_gradient_by_hand(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """dH/dz_v = -p_v (log p_v + H), in one piece and token by token; forbidden tokens have no part in it."""
     torch.manual_seed(0)
-    monkeypatch.setattr(forward, "HEAD_BYTES", held)
+    monkeypatch.setattr(heads, "HEAD_BYTES", held)
     hidden, head = torch.randn(5, 4, requires_grad=True), nn.Linear(4, 7, bias=False)
     targets, forbidden, temperature = torch.tensor([0, 1, 3, 6, 0]), torch.tensor([2, 5]), 0.7
-    plain = forward.head_outputs(hidden, head, targets, temperature, forbidden)
-    logprobs, entropies = forward.head_outputs(hidden, head, targets, temperature, forbidden, entropies=True)
+    plain = heads.head_outputs(hidden, head, targets, temperature, forbidden)
+    logprobs, entropies = heads.head_outputs(hidden, head, targets, temperature, forbidden, entropies=True)
     assert len(plain) == 1 and torch.equal(plain[0], logprobs)
     allowed = [0, 1, 3, 4, 6]
     log_p = (head(hidden) / temperature)[:, allowed].log_softmax(-1).detach()
@@ -91,7 +91,7 @@ def test_entropies_and_their_gradient_by_hand(monkeypatch: pytest.MonkeyPatch, h
 
 def test_bounds_of_the_entropy() -> None:
     logits = torch.tensor([[0.0] * 5, [1e4, 0, 0, 0, 0], [1e4, -1e4, 0, 0, -torch.inf]], requires_grad=True)
-    found = forward.entropy(logits.log_softmax(-1))
+    found = heads.entropy(logits.log_softmax(-1))
     assert found.tolist() == pytest.approx([math.log(5), 0, 0])
     found.sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all() and logits.grad.abs().max() < 1e-6
@@ -138,7 +138,7 @@ def test_no_split_changes_the_bonus_and_it_is_that_of_the_model(
 
 def test_off_is_bit_identical_and_computes_nothing(adapter: Qwen3VL, batch: TrainBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, before = update_gradient(policy(adapter), batch, algorithm(), monkeypatch)
-    monkeypatch.setattr(forward, "entropy", None)
+    monkeypatch.setattr(heads, "_finite", None)
     off, after = update_gradient(policy(adapter), batch, algorithm(entropy_coef=0.0), monkeypatch)
     assert torch.equal(plain, off) and before == after and "policy/entropy" not in after
 

@@ -13,7 +13,7 @@ import torch
 from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.media.plan import Plan
-from evr1_core.policy import forward
+from evr1_core.policy import head
 from evr1_core.policy.forward import Row, answer_logprobs, micro_batches
 from evr1_core.policy.optimizer import learning_rate
 from evr1_core.policy.policy import Policy
@@ -148,8 +148,8 @@ def test_gradient_checkpointing_changes_nothing(adapter: Qwen3VL, prompts: list[
 def test_head_in_pieces_equals_the_whole(adapter: Qwen3VL, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
     """A large vocabulary is worked off in pieces; value and gradient stay."""
     found = []
-    for size in (forward.HEAD_BYTES, 3 * 4 * 400):
-        monkeypatch.setattr(forward, "HEAD_BYTES", size)
+    for size in (head.HEAD_BYTES, 3 * 4 * 400):
+        monkeypatch.setattr(head, "HEAD_BYTES", size)
         one = policy(adapter)
         logprobs = one.logprobs(rows_of(prompts))
         logprobs.sum().backward()

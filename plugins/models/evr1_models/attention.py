@@ -36,8 +36,8 @@ def packed_attention(
     if attention_mask is None or attention_mask.dim() != 1:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     sizes = attention_mask.tolist()
-    rows = zip(*(tensor.split(sizes, dim=2) for tensor in (query, key, value)), strict=True)
-    return torch.cat([sdpa_attention_forward(module, *row, None, **kwargs)[0] for row in rows], dim=1), None
+    rows = zip(query.split(sizes, dim=2), key.split(sizes, dim=2), value.split(sizes, dim=2), strict=True)
+    return torch.cat([sdpa_attention_forward(module, q, k, v, None, **kwargs)[0] for q, k, v in rows], dim=1), None
 
 
 def packed_mask(
