@@ -23,15 +23,19 @@ from typing import Any
 
 COMMANDS = {
     "algorithms": "Algorithms: list them.",
-    "benchmarks": "Benchmarks: list them.",
+    "benchmarks": "Benchmarks: list them, show one, check a release.",
     "cache": "The frame cache: fill it, look at it.",
+    "compare": "Compare two evaluations question by question.",
     "config": "Show configurations.",
     "data": "Check, show, plan and filter data.",
     "media": "Look into images and videos.",
-    "eval": "Answer and score a benchmark or a data file.",
+    "eval": "Answer and score benchmarks or data files.",
     "export": "Write a checkpoint as a model directory.",
+    "judge": "Ask a judge about stored answers that wait for one.",
     "models": "Model families and their presets: list them.",
     "plugins": "Plugins: list them, show one.",
+    "report": "Make one page of evaluations, with the frames.",
+    "rescore": "Score stored answers anew, without the model.",
     "rewards": "Rewards: list them, check cases, score responses.",
     "train": "Train a model with reinforcement learning.",
 }

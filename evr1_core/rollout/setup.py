@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from evr1_core.config.models import RunConfig
-from evr1_core.data.prompts import PromptBuilder
+from evr1_core.data.prompts import Ask, PromptBuilder
 from evr1_core.errors import RequestError
 from evr1_core.media.store import MediaStore
 from evr1_core.policy.adapter import ModelAdapter
@@ -30,9 +30,9 @@ def open_store(config: RunConfig) -> MediaStore:
 
 
 def open_builder(
-    config: RunConfig, adapter: ModelAdapter, store: MediaStore, phase: Literal["train", "evaluate"] = "train"
+    config: RunConfig, adapter: ModelAdapter, store: MediaStore, phase: Literal["train", "evaluate"] = "train", ask: Ask | None = None
 ) -> PromptBuilder:
-    """The one prompt builder, with the budget of `train` or `evaluate`."""
+    """The one prompt builder, with the budget of `train` or `evaluate`; `ask` words the samples where that is not left to templates."""
     section = config.media.train if phase == "train" else config.media.evaluate
     return PromptBuilder(
         adapter,
@@ -43,6 +43,7 @@ def open_builder(
         overlong=config.data.overlong,
         bad_rows=config.data.bad_rows,
         use=config.rewards.use,
+        ask=ask,
     )
 
 

@@ -323,7 +323,7 @@ def check_judge(section: RewardSection, samples: Iterable[Sample]) -> None:
     """
     if section.judge is not None:
         return
-    by_judge = [sample for sample in samples if _by_judge(section, sample)]
+    by_judge = [sample for sample in samples if is_judged(section, sample)]
     if by_judge:
         raise RequestError(
             f"{len(by_judge)} rows are scored by a judge (metric: judge), the first is {by_judge[0].id!r}, and there is none: "
@@ -331,7 +331,8 @@ def check_judge(section: RewardSection, samples: Iterable[Sample]) -> None:
         )
 
 
-def _by_judge(section: RewardSection, sample: Sample) -> bool:
+def is_judged(section: RewardSection, sample: Sample) -> bool:
+    """Whether only a judge can score this row."""
     if "metric" in sample.scoring or not section.options:
         return sample.scoring.get("metric") == "judge"
     if not serves(sample.problem_type, section.use):
@@ -384,6 +385,7 @@ __all__ = [
     "check_judge",
     "check_rewards",
     "evaluation_accuracy",
+    "is_judged",
     "rollout_value",
     "section_for",
     "training_value",
