@@ -58,3 +58,23 @@ def duplicates(options: Mapping[str, str]) -> list[str]:
     """Letters whose text stands under an earlier letter too."""
     seen: dict[str, str] = {}
     return [letter for letter, text in options.items() if seen.setdefault(text.strip().lower(), letter) != letter]
+
+
+def letter_of(options: Mapping[str, str], text: str) -> str | None:
+    """Letter of the first option with exactly this text up to white space at its ends; None where none has it."""
+    return next((letter for letter, option in options.items() if option.strip() == text.strip()), None)
+
+
+def first_letter(text: str, lead_ins: Sequence[str], letters: str) -> str:
+    """The first of these capitals in a text without its lead-ins, wherever it stands; empty where there is none."""
+    for lead_in in lead_ins:
+        text = text.replace(lead_in, "")
+    return next((letter for letter in text if letter in letters), "")
+
+
+def bracketed(text: str) -> str:
+    """First character of what stands before the first `)` and behind the first `(`: B of `(B) red`, `B) red`, `B red`; empty for none."""
+    inside = text.strip().split(")")[0].strip()
+    if "(" in inside:
+        inside = inside.split("(")[1].strip()
+    return inside[:1]

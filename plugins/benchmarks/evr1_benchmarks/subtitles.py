@@ -39,3 +39,15 @@ def _seconds(parts: Sequence[str]) -> float:
 def at(cues: Sequence[Cue], times: Sequence[float]) -> list[str]:
     """Texts of the cues during which a frame is shown (start < time < end), in order, each once."""
     return [cue.text for cue in cues if cue.text and any(cue.start < time < cue.end for time in times)]
+
+
+def sentences(words: Sequence[Cue]) -> list[Cue]:
+    """Words that are spoken together as one cue: a new one begins after a pause of 0.5 s, or of 0.1 s behind a full stop (! ?)."""
+    found: list[list[Cue]] = []
+    for word in words:
+        last = found[-1][-1] if found else None
+        pause = word.start - last.end if last else 0.0
+        if last is None or pause > 0.5 or (pause > 0.1 and last.text.rstrip().endswith((".", "!", "?"))):
+            found.append([])
+        found[-1].append(word)
+    return [Cue(part[0].start, part[-1].end, " ".join(word.text for word in part)) for part in found]

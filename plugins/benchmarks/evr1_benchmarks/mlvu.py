@@ -1,0 +1,116 @@
+"""MLVU (arXiv 2406.04264): long videos, nine tasks. M-Avg is the mean of the accuracies of the choice tasks, G-Avg of the two others.
+
+Protocol: github.com/JUNJIE99/MLVU (`evaluation*/`). Officially GPT-4-turbo rates generated answers twice from 1 to 5; here the judge
+rates them once on that scale, and the mean is given in [0, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evr1_benchmarks import files
+from evr1_benchmarks.mvbench import lettered_texts
+from evr1_benchmarks.options import duplicates, letter_of, printed
+from evr1_benchmarks.release import Release
+from evr1_core.data.prompts import FrameTimes
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, table
+from evr1_core.types import MediaRef, Sample, Wording
+
+SYSTEM = "Carefully watch this video and pay attention to every detail. Based on your observations, "
+CHOOSE = "select the best option that accurately addresses the question."
+TELL = "answer the given questions."
+PREFILL = "Best Option: ("
+DEV = ("1_plotQA", "2_needle", "3_ego", "4_count", "5_order", "6_anomaly_reco", "7_topic_reasoning")
+TOLD = ("8_sub_scene", "9_summary")
+"""Tasks whose answers are texts."""
+FILES = {
+    "dev": {name: (f"json/{name}.json", f"{name}.json") for name in DEV},
+    "dev-generation": {name: (f"json/{name}.json", f"{name}.json") for name in TOLD},
+    "test": {"": ("test-ground-truth/test_mcq_gt.json", "test_mcq_gt.json")},
+    "test-generation": {
+        "ssc": ("test-ground-truth/test_ssc_gt.json", "test_ssc_gt.json"),
+        "vs": ("test-ground-truth/test_vs_gt.json", "test_vs_gt.json"),
+    },
+}
+"""Variant -> task -> file. The test videos lie in one folder."""
+
+
+class MLVU(Release):
+    variants = tuple(FILES)
+    converted = ("mlvu.json", "mlvu-test.json", "mlvu-dev.json")
+
+    def __init__(self) -> None:
+        self.empty: list[str] = []
+        """Rows of the files that were read without a question."""
+
+    def read(self, root: Path, variant: str) -> list[Sample]:
+        found: list[Sample] = []
+        self.empty = []
+        for task, names in FILES[variant].items():
+            path = files.find(root, *names, *(f"*/{name}" for name in names))
+            folders = files.places(
+                root, (f"video/{task}", "video", "MLVU/video") if variant.startswith("dev") else ("video", "MLVU_Test/video")
+            )
+            for number, row in enumerate(files.rows(path)):
+                sample = self._sample(path, number, row, folders)
+                if sample.problem.strip():
+                    found.append(sample)
+                else:
+                    self.empty.append(sample.id)
+        return found
+
+    def _sample(self, path: Path, number: int, row: dict, folders: Sequence[Path]) -> Sample:
+        answer, kind = str(files.field(row, "answer", path, number + 1)), files.field(row, "question_type", path, number + 1)
+        extra = {"question_type": kind, "duration": row.get("duration")}
+        common = {
+            "id": str(row.get("question_id") or f"{path.stem}-{number}"),
+            "problem": files.field(row, "question", path, number + 1),
+            "media": (MediaRef(files.video(folders, files.field(row, "video", path, number + 1)), "video"),),
+            "source": "mlvu",
+            "extra": extra,
+        }
+        if row.get("candidates"):
+            options = lettered_texts(row["candidates"])
+            # A text that is none of the options stays, and is found to be no gold answer.
+            return Sample(**common, options=options, answer=letter_of(options, answer) or answer, problem_type="multiple-choice")
+        points = "".join(f"\n- {point}" for point in row.get("scoring_points") or ())
+        gold = f"{answer}\nPoints that count:{points}" if points else answer
+        return Sample(**common, answer=gold, problem_type="open-ended", scoring={"metric": "judge", "judge_scale": [1, 5]})
+
+    def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
+        if not isinstance(sample.options, dict):
+            return Wording((0, sample.problem), system=SYSTEM + TELL)
+        text = f"Question: {sample.problem}\nOptions:\n{printed(sample.options, '({}) {}').rstrip()}\nOnly give the best option."
+        return Wording((0, text), system=SYSTEM + CHOOSE, prefill=PREFILL)
+
+    def official(self, sample: Sample, text: str) -> Official | None:
+        """What stands before the first `)` must be the letter. A question whose gold answer is no option is left out."""
+        if not sample.options:
+            return None
+        letter = text.split(")")[0].strip()
+        return Official(letter, float(letter == sample.answer) if sample.answer in sample.options else None)
+
+    def aggregate(self, records: Sequence[Record]) -> Report:
+        if any("question_type" not in record.sample.extra for record in records):
+            note = "the converted file doesn't say which task a question is of: accuracy over all questions in place of the mean of tasks"
+            return Report(accuracy(records), notes=(note,))
+        chosen = any(record.sample.options for record in records)
+        official = {"accuracy over questions": accuracy(records)}
+        if chosen:
+            official["official M-Avg"] = macro(records, official_of, lambda record: (_task(record),))
+        headline = macro(records, accuracy_of, lambda record: (_task(record),))
+        name = "M-Avg, mean of task accuracies" if chosen else "G-Avg, mean of task grades"
+        return Report(headline, name, {"task": table(records, _task)}, official=official)
+
+    def errata(self, samples: Sequence[Sample]) -> list[str]:
+        choice = [sample for sample in samples if isinstance(sample.options, dict)]
+        wrong = [sample.id for sample in choice if sample.options and sample.answer not in sample.options]
+        twice = [sample.id for sample in choice if isinstance(sample.options, dict) and duplicates(sample.options)]
+        found = [f"{len(wrong)} questions have a gold answer that is none of their options: {', '.join(wrong)}"] if wrong else []
+        found += [f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else []
+        return found + ([f"{len(self.empty)} row(s) without a question aren't asked: {', '.join(self.empty)}"] if self.empty else [])
+
+
+def _task(record: Record) -> str:
+    return record.sample.extra["question_type"]

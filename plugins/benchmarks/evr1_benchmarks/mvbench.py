@@ -1,0 +1,129 @@
+"""MVBench (arXiv 2311.17005): 20 temporal tasks of 200 questions; the headline is the mean of the task accuracies.
+
+Protocol: github.com/OpenGVLab/Ask-Anything, `video_chat2/mvbench.ipynb`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evr1_benchmarks import files
+from evr1_benchmarks.options import letter_of, lettered, printed
+from evr1_benchmarks.release import Release
+from evr1_core.data.prompts import FrameTimes
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, mean, official_of, table
+from evr1_core.types import MediaRef, Sample, Wording
+
+SYSTEM = (
+    "Carefully watch the video and pay attention to the cause and sequence of events, the detail and movement of objects, and the action "
+    "and pose of persons. Based on your observations, select the best option that accurately addresses the question.\n"
+)
+PREFILL = "Best option:("
+TASKS = {
+    "action_sequence": "star/Charades_v1_480",
+    "action_prediction": "star/Charades_v1_480",
+    "action_antonym": "ssv2_video",
+    "fine_grained_action": "Moments_in_Time_Raw/videos",
+    "unexpected_action": "FunQA_test/test",
+    "object_existence": "clevrer/video_validation",
+    "object_interaction": "star/Charades_v1_480",
+    "object_shuffle": "perception/videos",
+    "moving_direction": "clevrer/video_validation",
+    "action_localization": "sta/sta_video",
+    "scene_transition": "scene_qa/video",
+    "action_count": "perception/videos",
+    "moving_count": "clevrer/video_validation",
+    "moving_attribute": "clevrer/video_validation",
+    "state_change": "perception/videos",
+    "fine_grained_pose": "nturgbd",
+    "character_order": "perception/videos",
+    "egocentric_navigation": "vlnqa",
+    "episodic_reasoning": "tvqa/frames_fps3_hq",
+    "counterfactual_inference": "clevrer/video_validation",
+}
+"""Task -> folder of its videos."""
+BOUNDED = ("action_sequence", "action_prediction", "object_interaction", "action_localization", "episodic_reasoning")
+"""Tasks about a part of their video."""
+FRAMES = "episodic_reasoning"
+"""Its videos are folders of pictures, three a second."""
+REPLACED = "data0613"
+"""Folder with the videos of questions that were replaced in June 2024; they come before the older ones of the same name."""
+
+
+class MVBench(Release):
+    variants = ("official",)
+    converted = ("mvbench.json",)
+
+    def read(self, root: Path, variant: str) -> list[Sample]:
+        found: list[Sample] = []
+        for task in TASKS:
+            path = files.find(root, f"json/{task}.json", f"{task}.json")
+            found += [self._sample(root, path, task, number, row) for number, row in enumerate(files.rows(path))]
+        return found
+
+    def _sample(self, root: Path, path: Path, task: str, number: int, row: dict) -> Sample:
+        options = lettered_texts(files.field(row, "candidates", path, number + 1))
+        answer = files.field(row, "answer", path, number + 1)
+        bounds = [float(files.field(row, name, path, number + 1)) for name in ("start", "end")] if task in BOUNDED else [None, None]
+        return Sample(
+            id=f"{task}-{number}",
+            problem=files.field(row, "question", path, number + 1),
+            options=options,
+            # A text that is none of the options stays, and is found to be no gold answer.
+            answer=letter_of(options, answer) or answer,
+            problem_type="multiple-choice",
+            media=(self._video(root, task, files.field(row, "video", path, number + 1), *bounds),),
+            source="mvbench",
+            extra={"task": task},
+        )
+
+    def _video(self, root: Path, task: str, name: str, start: float | None, end: float | None) -> MediaRef:
+        bases = [base / TASKS[task] for base in (root / "video" / REPLACED, root / REPLACED, root / "video", root)]
+        if task == FRAMES:
+            place = next((base / name for base in bases if (base / name).is_dir()), bases[2] / name)
+            return MediaRef(str(place.absolute()), "video", start, end, fps=3.0)
+        found = files.video(bases, name)
+        # Where it is nowhere, the place that the release gives it is named.
+        return MediaRef(found if Path(found).is_file() else str((bases[2] / name).absolute()), "video", start, end)
+
+    def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
+        assert isinstance(sample.options, dict)
+        text = f"Question: {sample.problem}\nOptions:\n{printed(sample.options, '({}) {}')}\nOnly give the best option."
+        return Wording((0, text), system=SYSTEM, prefill=PREFILL)
+
+    def official(self, sample: Sample, text: str) -> Official:
+        """The first word of the first line, with the `(` of the opening in front: right where it holds `(b)` or is a part of it."""
+        lines = text.strip().lower().split("\n")
+        first = f"({lines[0]}".split(" ")[0]
+        gold = f"({str(sample.answer).lower()})"
+        # Officially an empty answer, a bare bracket, is a part of every option; it is wrong here.
+        right = first != "(" and (first.replace(".", "") in gold or gold in first)
+        return Official(first.strip("().").upper(), float(right))
+
+    def aggregate(self, records: Sequence[Record]) -> Report:
+        if any("task" not in record.sample.extra for record in records):
+            note = "the converted file doesn't say which task a question is of: accuracy over all questions in place of the mean of tasks"
+            return Report(accuracy(records), notes=(note,), official={"official accuracy": mean(records, official_of)})
+        tasks = table(records, _task)
+        official = {
+            "official mean of tasks": macro(records, official_of, lambda record: (_task(record),)),
+            "accuracy over questions": accuracy(records),
+        }
+        absent = sorted(set(TASKS) - set(tasks))
+        notes = (f"without {len(absent)} of 20 tasks: {', '.join(absent)}",) if absent else ()
+        headline = macro(records, accuracy_of, lambda record: (_task(record),))
+        return Report(headline, "mean of task accuracies", {"task": tasks}, notes, official)
+
+    def errata(self, samples: Sequence[Sample]) -> list[str]:
+        single = [sample.id for sample in samples if sample.options and len(sample.options) == 1]
+        return [f"{len(single)} questions have one option only: {', '.join(single)}"] if single else []
+
+
+def lettered_texts(candidates: Sequence[str]) -> dict[str, str]:
+    """Letters for bare option texts; a text that begins like a label stays as it is."""
+    return lettered([f"{chr(65 + at)}. {text}" for at, text in enumerate(candidates)])
+
+
+def _task(record: Record) -> str:
+    return record.sample.extra["task"]
