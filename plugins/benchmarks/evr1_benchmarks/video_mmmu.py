@@ -181,11 +181,11 @@ def knowledge(shown: Sequence[Record], alone: Sequence[Record]) -> dict[str, Fig
 
     Where a question has several answers, they are paired by their index. Intervals are bootstraps over questions.
     """
-    without = {(record.sample.id.split("-", 1)[1], record.index): record.accuracy for record in alone if "-" in record.sample.id}
+    without = {(_name(record), record.index): record.accuracy for record in alone}
     pairs = [
         (record.accuracy, before)
         for record in shown
-        if record.accuracy is not None and (before := without.get((record.sample.id.split("-", 1)[-1], record.index))) is not None
+        if record.accuracy is not None and (before := without.get((_name(record), record.index))) is not None
     ]
     if not pairs:
         return {}
@@ -197,6 +197,11 @@ def knowledge(shown: Sequence[Record], alone: Sequence[Record]) -> dict[str, Fig
         "wrong to right": _figure(_turned(data[None], 0), _turned(samples, 0), len(data)),
         "right to wrong": _figure(_turned(data[None], 1), _turned(samples, 1), len(data)),
     }
+
+
+def _name(record: Record) -> str:
+    """The question's own id, behind the track."""
+    return record.sample.id.rpartition("-")[2]
 
 
 def _gain(pairs: np.ndarray) -> np.ndarray:
