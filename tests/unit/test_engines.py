@@ -82,7 +82,7 @@ def test_sleep_is_refused_where_it_would_do_nothing(level: Any) -> None:
 
 
 def test_levels_of_sleep_are_named() -> None:
-    assert Options().sleep == "off" and Options(sleep=2).sleep == 2
+    assert Options.model_validate({}).sleep == "off" and Options.model_validate({"sleep": 2}).sleep == 2
     with pytest.raises(ValidationError, match="sleep"):
         Options.model_validate({"sleep": 3})
 
@@ -136,7 +136,7 @@ ADAPTER: Any = SimpleNamespace(stop_token_ids=(0,), forbidden_token_ids=(), deco
 
 def engine(llm: FakeLLM, sleep: Any = "off", built: dict[str, list[int]] | None = None, media_gib: float = 1.0) -> VLLMEngine:
     context = EngineContext(ADAPTER, "float32", "cuda" if sleep != "off" else "cpu", 100, 10, 0)
-    made = VLLMEngine(context, Options(sleep=sleep, media_gib=media_gib), llm)
+    made = VLLMEngine(context, Options.model_validate({"sleep": sleep, "media_gib": media_gib}), llm)
     made._prepare = lambda one: {"prompt_token_ids": (built or {}).get(one.sample.id, list(one.token_ids))}  # type: ignore[method-assign]
     return made
 
