@@ -125,6 +125,16 @@ def test_clipping():
         score(TIME, "[20, 30]", [20, 30], {"clop": True})
 
 
+@pytest.mark.parametrize(("kind", "content", "iou"), [(TIME, "[12, 16]", 0.8), (BOXES, "[10, 20, 30, 36]", 0.8)])
+def test_right_or_wrong_above_an_iou(kind: str, content: str, iou: float) -> None:
+    for above, accuracy in ((0.0, 1), (0.7, 1), (0.8, 0)):
+        found = score(kind, content, scoring={"above": above})
+        assert (found.accuracy, found.parts["iou"]) == (accuracy, pytest.approx(iou))
+    assert score(kind, content).accuracy == pytest.approx(iou)
+    with pytest.raises(RequestError, match="above"):
+        score(kind, content, scoring={"above": 1.0})
+
+
 BOX_FORMS = [
     "[10,20,30,40]", "(10, 20, 30, 40)", "[10 20 30 40]", "10, 20, 30, 40", "(10,20),(30,40)", "(10, 20) to (30, 40)", "[[10,20],[30,40]]",
     "<|box_start|>(10,20),(30,40)<|box_end|>", "x1=10, y1=20, x2=30, y2=40", "10px 20px 30px 40px", '["10", "20", "30", "40"]',
