@@ -43,7 +43,7 @@ class ModelSection(Section):
     """A preset (`evr1 models list`), a local directory, or a repository id."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Type of the weights in forward and backward; the optimizer keeps float32 copies."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"] = "auto"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
     """Attention kernel; auto leaves the choice to evr1."""
     compile: Literal["off", "blocks"] = "off"
     """blocks compiles the layers of vision tower and language model one by one with torch.compile, for the update alone."""
@@ -265,6 +265,12 @@ class EvaluateSection(Section):
     """0 is greedy."""
     max_tokens: int = Field(default=4_096, ge=1)
     """Longest answer."""
+    engines: int = Field(default=1, ge=1)
+    """Engines side by side for `evr1 eval`, each with its own GPUs; more than one are placed by Ray."""
+    media_gib: float = Field(default=4.0, gt=0)
+    """Frames and model inputs that are loaded ahead or in use at a time, in GiB."""
+    deadline: float = Field(default=1800.0, gt=0)
+    """Seconds that the engine may take over one question; later it is a failed one."""
 
 
 class RecordSection(Section):

@@ -262,3 +262,36 @@ def test_exports_that_make_no_sense_are_refused(
     with pytest.raises(RequestError, match="adapters belong to other weights"):
         export(trained[1], other, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+# Other families ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "stacked"),
+    [
+        ("tiny-qwen2-vl", ("language", "vision"), 0),
+        ("tiny-qwen2-5-vl", ("language", "vision"), 0),
+        ("tiny-qwen3-vl-moe", ("language", "experts"), 4),
+        ("tiny-qwen3-5", ("language", "vision"), 0),
+        ("tiny-qwen3-5-moe", ("language", "experts"), 4),
+    ],
+)
+def test_every_family_gives_merged_weights(name: str, targets: tuple[str, ...], stacked: int) -> None:
+    adapter: Any = load_adapter(name)
+    rows = rows_of(adapter, ("text", "video"))
+    one = policy(adapter, targets=targets)
+    assert one.lora is not None and len(one.lora.parameters) >= stacked and bool(one.lora.parameters) == bool(stacked)
+    step(one, rows)
+    learned = {name: float(tensor.detach().abs().max()) for name, tensor in one.lora.tensors().items() if ".lora_B." in name}
+    assert all(value > 0 for value in learned.values()), learned
+    plain = adapter.load_model(torch.float32)
+    assert {key: tensor.shape for key, tensor in adapter.engine_weights(plain)} == {key: tensor.shape for key, tensor in one.weights()}
+    merged = plain_logprobs(adapter, dict(one.lora.merged().state_dict()), rows)
+    with torch.no_grad():
+        torch.testing.assert_close(merged, one.logprobs(rows), rtol=0, atol=1e-5)
+
+
+def test_stacked_experts_take_no_dropout() -> None:
+    with pytest.raises(RequestError, match="model.lora.dropout: stacked experts take none"):
+        policy(load_adapter("tiny-qwen3-vl-moe"), targets=("experts",), dropout=0.1)

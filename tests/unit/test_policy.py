@@ -83,8 +83,11 @@ def test_attention_of_a_gpu_fits_the_precision(monkeypatch: pytest.MonkeyPatch) 
     assert choose_attention("auto", "cuda", torch.bfloat16) == "flash_attention_2"
     assert choose_attention("auto", "cuda", torch.float32) == "sdpa" == choose_attention("auto", "cpu", torch.bfloat16)
     assert choose_attention("eager", "cuda", torch.float32) == "eager"
-    with pytest.raises(RequestError, match="model.attention = flash_attention_2: needs a CUDA GPU"):
-        choose_attention("flash_attention_2", "cpu", torch.bfloat16)
+    assert choose_attention("flash_attention_3", "cuda", torch.bfloat16) == "flash_attention_3"
+    for name in ("flash_attention_2", "flash_attention_3"):
+        for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
+            with pytest.raises(RequestError, match=f"model.attention = {name}: needs a CUDA GPU, bfloat16 and the package flash-attn"):
+                choose_attention(name, device, dtype)
 
 
 def test_a_gpu_that_is_not_there_is_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:

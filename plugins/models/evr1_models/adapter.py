@@ -268,11 +268,14 @@ def normalised(patches: Tensor, processor: Any) -> Tensor:
 
 def choose_attention(attention: str, device: str, dtype: torch.dtype) -> str:
     """`auto` is FlashAttention 2 on a GPU where it is installed, else PyTorch's own attention, which alone serves float32."""
-    if attention not in ("auto", "flash_attention_2"):
+    if attention in ("sdpa", "eager"):
         return attention
     from importlib.util import find_spec
 
-    usable = device.startswith("cuda") and dtype != torch.float32 and find_spec("flash_attn") is not None
-    if attention != "auto" and not usable:
-        raise RequestError("model.attention = flash_attention_2: needs a CUDA GPU, bfloat16 and the package flash-attn; take auto or sdpa")
-    return "flash_attention_2" if usable else "sdpa"
+    module, package = ("flash_attn_interface", "flash-attn-3") if attention == "flash_attention_3" else ("flash_attn", "flash-attn")
+    usable = device.startswith("cuda") and dtype != torch.float32 and find_spec(module) is not None
+    if attention == "auto":
+        return "flash_attention_2" if usable else "sdpa"
+    if not usable:
+        raise RequestError(f"model.attention = {attention}: needs a CUDA GPU, bfloat16 and the package {package}; take auto or sdpa")
+    return attention
