@@ -17,6 +17,9 @@ from evr1_core.rollout.engine import EngineContext
 class Options(Section):
     """Options of the vLLM engine; the memory options follow vLLM's own names."""
 
+    dtype: Literal["bfloat16", "float32"] | None = None
+    """Type of the engine's weights; null is model.dtype. Another type than the trainer's parts the two (`rollout/mismatch`): set
+    train.max_mismatch, and algorithm.tis to correct for it."""
     gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
     """Share of the GPU's memory that the engine takes, its weights included."""
     tensor_parallel_size: int = Field(1, ge=1)
@@ -43,6 +46,7 @@ class Options(Section):
 class EngineArguments(Protocol):
     """What the arguments are made of: the options above, or those of another engine on vLLM that has them too."""
 
+    dtype: Literal["bfloat16", "float32"] | None
     gpu_memory_utilization: float
     tensor_parallel_size: int
     max_num_seqs: int
@@ -54,7 +58,7 @@ class EngineArguments(Protocol):
 
 FROM_RUN = {
     "model": "model.path",
-    "dtype": "model.dtype",
+    "dtype": "model.dtype, or rollout.options.dtype",
     "seed": "seed",
     "max_model_len": "data.max_prompt_tokens and rollout.max_tokens",
     "limit_mm_per_prompt": "the media of the rows",
@@ -94,7 +98,7 @@ def llm_arguments(context: EngineContext, options: EngineArguments) -> dict[str,
     """Arguments of `vllm.LLM`. Raises RequestError for keys of `engine_args` that the run or the options decide, or that are unknown."""
     arguments: dict[str, Any] = {
         "model": str(context.adapter.directory),
-        "dtype": context.dtype,
+        "dtype": options.dtype or context.dtype,
         "seed": context.seed,
         "max_model_len": context.max_prompt_tokens + context.max_tokens,
         "max_num_seqs": options.max_num_seqs,
