@@ -111,7 +111,8 @@ class HFEngine:
         n, most = sampling.n, sampling.max_tokens
         logits, cache, mask, positions = self._prefill(prompts, known)
         if n > 1:
-            cache.batch_repeat_interleave(n)
+            # Not `batch_repeat_interleave`, which layers with a recurrent state don't have; this picks rows in every layer.
+            cache.reorder_cache(torch.arange(len(prompts), device=self.device).repeat_interleave(n))
         logits, mask, positions = (tensor.repeat_interleave(n, dim=0) for tensor in (logits, mask, positions))
         start = mask.shape[1]
         mask = torch.cat([mask, mask.new_ones(len(mask), most)], dim=1)
@@ -128,7 +129,7 @@ class HFEngine:
                 break
             if len(going) < len(active):
                 keep = torch.tensor(going, device=self.device)
-                cache.batch_select_indices(keep)
+                cache.reorder_cache(keep)
                 tokens, mask, positions, chances = tokens[keep], mask[keep], positions[keep], chances[keep]
                 active = [active[i] for i in going]
             output = self.model(
