@@ -77,7 +77,8 @@ def page(runs: Sequence[StoredRun], *, frames: Frames, questions: int = 300, cac
     sections = [section(place, title, found, frames, questions, cache_dir) for place, (title, found) in enumerate(by_title.items())]
     environment = _environment()
     template = environment.from_string((files("evr1_templates") / "report" / "eval.html.j2").read_text(encoding="utf-8"))
-    return template.render(sections=sections, clips=script_json(frames.clips), width=WIDTH)
+    html = template.render(sections=sections, clips=script_json(frames.clips), width=WIDTH)
+    return html.encode("utf-8", "replace").decode()  # a lone surrogate of broken output can't be in a page
 
 
 def section(place: int, title: str, runs: Sequence[StoredRun], frames: Frames, most: int, cache_dir: Path | None) -> dict[str, Any]:
@@ -220,8 +221,6 @@ def _place(ref: Mapping[str, Any]) -> str:
 
 
 def _clip(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Bounded, and without lone surrogates, which a page can't hold."""
-    text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 
 
