@@ -134,7 +134,10 @@ def test_end_to_end(name: str, releases: dict[str, tuple[Any, Path, int]], bench
         records = results.records(samples, 1)
     assert len(records) == number == sum(summary["counts"].values())
     counts = Counter(record.status for record in records)
-    assert set(counts) <= {"scored", "unparsed"}, [(record.sample.id, record.reason, record.score) for record in records]
+    # Miniatures may have faulty gold answers, as the releases do.
+    assert set(counts) <= {"scored", "unparsed", "invalid_gold"} and counts["scored"] + counts["unparsed"], [
+        (record.sample.id, record.reason, record.score) for record in records
+    ]
     assert report.headline is not None and report.headline.n > 0 and report.headline.value is not None
     for figures in (report.official, *report.tables.values()):
         assert all(figure.value is None or figure.low is not None for figure in figures.values())

@@ -14,7 +14,7 @@ from typing import Any
 
 from evr1_benchmarks import files
 from evr1_benchmarks.mvbench import lettered_texts
-from evr1_benchmarks.options import LETTERS, duplicates, printed
+from evr1_benchmarks.options import LETTERS, option_twice, printed
 from evr1_benchmarks.release import Release
 from evr1_benchmarks.subtitles import Cue
 from evr1_core.data.prompts import FrameTimes
@@ -78,8 +78,7 @@ class LongVideoBench(Release):
         return Official(found.group(), float(found.group() == sample.answer))
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        twice = [sample.id for sample in samples if isinstance(sample.options, dict) and duplicates(sample.options)]
-        return [f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else []
+        return option_twice(samples)
 
 
 def _candidates(row: dict[str, Any], path: Path, number: int) -> list[str]:

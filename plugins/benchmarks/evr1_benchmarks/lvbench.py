@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import bracketed, duplicates, printed, split_question
+from evr1_benchmarks.options import bracketed, option_twice, printed, split_question
 from evr1_benchmarks.release import CONVERTED, Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, official, table
@@ -80,5 +80,4 @@ class LVBench(Release):
         return Report(accuracy(records), tables=tables, official=official(records))
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        twice = [sample.id for sample in samples if isinstance(sample.options, dict) and duplicates(sample.options)]
-        return [f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else []
+        return option_twice(samples)

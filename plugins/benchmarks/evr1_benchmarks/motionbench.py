@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import bracketed, duplicates, printed, split_question
+from evr1_benchmarks.options import bracketed, one_option, option_twice, printed, split_question
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.evaluate.benchmark import Official
@@ -76,11 +76,8 @@ class MotionBench(Release):
         return Official(letter, float(letter == sample.answer))
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        found = [f"{self.hidden} questions of the TEST half have no public answer and aren't asked"] if self.hidden else []
-        single = [sample.id for sample in samples if sample.options and len(sample.options) == 1]
-        twice = [sample.id for sample in samples if isinstance(sample.options, dict) and duplicates(sample.options)]
-        found += [f"{len(single)} questions have one option only: {', '.join(single)}"] if single else []
-        return found + ([f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else [])
+        hidden = [f"questions of the TEST half, without a public answer, that aren't asked: {self.hidden}"] if self.hidden else []
+        return [*hidden, *one_option(samples), *option_twice(samples)]
 
 
 class _Videos:

@@ -6,13 +6,14 @@ Protocol: github.com/OpenGVLab/Ask-Anything, `video_chat2/mvbench.ipynb`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import letter_of, lettered, printed
+from evr1_benchmarks.options import letter_of, lettered, one_option, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, mean, official_of, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
 SYSTEM = (
@@ -101,10 +102,13 @@ class MVBench(Release):
         right = first != "(" and (first.replace(".", "") in gold or gold in first)
         return Official(first.strip("().").upper(), float(right))
 
+    def adopt(self, sample: Sample) -> Sample:
+        """The converted file numbers its rows through all tasks in alphabetical order, 200 each, those that it lacks included."""
+        task, number = divmod(int(sample.extra["problem_id"]) - 1, 200)
+        name = sorted(TASKS)[task]
+        return replace(sample, id=f"{name}-{number}", extra={**sample.extra, "task": name})
+
     def aggregate(self, records: Sequence[Record]) -> Report:
-        if any("task" not in record.sample.extra for record in records):
-            note = "the converted file doesn't say which task a question is of: accuracy over all questions in place of the mean of tasks"
-            return Report(accuracy(records), notes=(note,), official={"official accuracy": mean(records, official_of)})
         tasks = table(records, _task)
         official = {
             "official mean of tasks": macro(records, official_of, lambda record: (_task(record),)),
@@ -116,8 +120,7 @@ class MVBench(Release):
         return Report(headline, "mean of task accuracies", {"task": tasks}, notes, official)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        single = [sample.id for sample in samples if sample.options and len(sample.options) == 1]
-        return [f"{len(single)} questions have one option only: {', '.join(single)}"] if single else []
+        return one_option(samples)
 
 
 def lettered_texts(candidates: Sequence[str]) -> dict[str, str]:

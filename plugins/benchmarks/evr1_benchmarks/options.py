@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from evr1_core.types import Sample
+
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LETTERED = re.compile(r"\s*\(?([A-Z])\s*[.:)]\s*(.*)", re.DOTALL)
 _LINE = re.compile(r"^[ \t]*(\([A-Z]\)|[A-Z][.:)])[ \t]*(.*)$", re.MULTILINE)
@@ -78,3 +80,19 @@ def bracketed(text: str) -> str:
     if "(" in inside:
         inside = inside.split("(")[1].strip()
     return inside[:1]
+
+
+def noted(what: str, ids: Sequence[str]) -> list[str]:
+    """A line for the errata of a release that names these questions; none where there are none."""
+    return [f"{what}: {len(ids)} ({', '.join(ids)})"] if ids else []
+
+
+def option_twice(samples: Iterable[Sample]) -> list[str]:
+    """The line on questions two of whose options have the same text."""
+    found = [sample.id for sample in samples if isinstance(sample.options, Mapping) and duplicates(sample.options)]
+    return noted("questions with an option twice", found)
+
+
+def one_option(samples: Iterable[Sample]) -> list[str]:
+    """The line on questions with a single option."""
+    return noted("questions with one option only", [sample.id for sample in samples if sample.options and len(sample.options) == 1])

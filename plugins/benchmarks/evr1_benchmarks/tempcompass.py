@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import split_question
+from evr1_benchmarks.options import noted, split_question
 from evr1_benchmarks.release import Release
 from evr1_core.data.options import label_form
 from evr1_core.data.prompts import FrameTimes
@@ -76,9 +76,7 @@ class TempCompass(Release):
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
         other = [sample.id for sample in samples if sample.extra.get("own_gold") not in (None, sample.extra.get("gold"))]
-        if not other:
-            return []
-        return [f"{len(other)} captioning questions name another answer than the multi-choice question that is scored: {', '.join(other)}"]
+        return noted("captioning questions that name another answer than the multi-choice question that is scored", other)
 
 
 def _aspect(aspects: dict[str, Any], video: str, dimension: str, path: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evr1_benchmarks import files, subtitles
-from evr1_benchmarks.options import choices, duplicates, first_letter, lettered, printed
+from evr1_benchmarks.options import choices, first_letter, lettered, option_twice, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.evaluate.benchmark import Official
@@ -82,5 +82,4 @@ class VideoMME(Release):
         return Official(letter, float(letter == sample.answer) if letter else None)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        twice = [sample.id for sample in samples if isinstance(sample.options, dict) and duplicates(sample.options)]
-        return [f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else []
+        return option_twice(samples)
