@@ -61,7 +61,7 @@ def test_command(line: str, workspace: Path, capsys: pytest.CaptureFixture[str])
         assert code == 0, capsys.readouterr().err
         return
     options = {word.split("=")[0] for word in words if word.startswith("--")}
-    names = [word for word in words if re.fullmatch(r"[a-z]+", word)][: 2 if words[0] in ("media", "cache", "data") else 1]
+    names = [word for word in words if re.fullmatch(r"[a-z]+", word)][: 2 if words[0] in ("media", "cache", "data", "benchmarks") else 1]
     assert run([*names, "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(option in shown for option in options), f"{options} against {shown}"
