@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evr1_benchmarks import mmmu
 from evr1_benchmarks.longvideo_reason import formatted, options
@@ -466,6 +469,21 @@ def test_official_readings_take_bounded_time(piece: str, tmp_path: Path) -> None
 def _made(root: Path) -> Path:
     root.mkdir(parents=True)
     return root
+
+
+PIECES = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", " ", "\n", "B", "x"]), max_size=12).map("".join)
+
+
+@given(PIECES)
+def test_tags_and_format_are_those_of_the_published_patterns(text: str) -> None:
+    assert blocks(text) == [found.strip() for found in re.findall("<answer>(.*?)</answer>", text, re.DOTALL)]
+    assert formatted(text) == bool(re.match(r"<think>.*?</think>\s*<answer>.*?</answer>", text, re.DOTALL))
+
+
+@given(st.text(max_size=200), st.text(max_size=5))
+def test_mmmu_rules_take_any_text(text: str, gold: str) -> None:
+    assert mmmu.choice(text, {"A": "a", "B": gold or "b"}) in ("A", "B", "")
+    assert mmmu.open_right(text, [gold]) in (True, False)
 
 
 def test_tags() -> None:
