@@ -201,10 +201,10 @@ def _uniforms(sampling: Sampling, sample_id: str, index: int) -> Tensor:
 def inverse_transform(probabilities: Tensor, chances: Tensor) -> Tensor:
     """The first token at which the sum of probabilities [b, V] passes `chances` [b] in [0, 1); one of probability 0 never is.
 
-    Sums are float64. Only one block of the vocabulary is summed token by token: first the block is found, then the token in it.
+    Sums over blocks are float64. Only one block of the vocabulary is summed token by token: first the block is found, then the token in it.
     """
     blocks = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-    masses = blocks.sum(dim=-1, dtype=torch.float64)
+    masses = blocks.sum(dim=-1).double()
     sums = masses.cumsum(dim=-1)
     # A row's mass is 1 up to rounding: the draw is scaled to it, so that the last block can't be passed.
     wanted = chances[:, None] * sums[:, -1:]
