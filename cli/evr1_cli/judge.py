@@ -35,7 +35,7 @@ def command(
     from evr1_core.errors import Evr1Error, RequestError
     from evr1_core.evaluate.rescore import judge
     from evr1_core.evaluate.stored import open_runs
-    from evr1_core.evaluate.suite import interval
+    from evr1_core.evaluate.suite import interval, refresh_tables
     from evr1_core.record.console import Console
     from evr1_core.scoring.pool import ScoringPool
     from evr1_core.scoring.score import check_rewards
@@ -56,6 +56,8 @@ def command(
                 console.advance(done)
 
             counts = judge(one, pool, section, one.adapter(), again, advance)
+        for folder in (one.directory, one.directory.parent):
+            refresh_tables(folder)
         found.append({"run": str(one.directory), "title": one.title, **counts})
     if as_json:
         print_json(found)

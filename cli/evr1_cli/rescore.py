@@ -26,6 +26,7 @@ def command(
     """
     from evr1_core.evaluate.rescore import rescore
     from evr1_core.evaluate.stored import open_runs
+    from evr1_core.evaluate.suite import refresh_tables
     from evr1_core.scoring.pool import ScoringPool
     from evr1_core.scoring.score import check_rewards
 
@@ -35,6 +36,8 @@ def command(
         check_rewards(section)
         with ScoringPool(section) as pool:
             changes = rescore(one, pool, section, one.adapter(benchmark), write=not dry_run)
+        for folder in () if dry_run else (one.directory, one.directory.parent):
+            refresh_tables(folder)
         found.append({"run": str(one.directory), "title": one.title, **changes})
         if not as_json:
             tell(found[-1])

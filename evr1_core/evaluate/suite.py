@@ -172,6 +172,24 @@ def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], about: Mapping
     return paths
 
 
+def refresh_tables(folder: Path) -> None:
+    """Write the tables in this folder anew from the summaries of its runs, where it has any: their scores may have changed."""
+    path = folder / "suite.json"
+    if not path.exists():
+        return
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = []
+    for line in whole["rows"]:
+        wanted = Wanted(line["benchmark"], line["variant"] or None)
+        inside, alone = folder / wanted.folder / "summary.json", folder / "summary.json"
+        found = inside if inside.exists() else alone
+        if found.exists():
+            whole["summaries"][wanted.folder] = json.loads(found.read_text(encoding="utf-8"))
+            line = row(wanted.name, wanted.variant, whole["summaries"][wanted.folder])
+        rows.append(line)
+    write_tables(folder, rows, whole["about"], whole["summaries"])
+
+
 def _count(value: int | None) -> str:
     return "" if value is None else str(value)
 

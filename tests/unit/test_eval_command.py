@@ -65,6 +65,7 @@ def common(tiny_directory: Path, releases: Path, tmp_path: Path) -> list[str]:
     return ["eval", *media, *model, "--model", str(tiny_directory), "--root", str(releases), "--output", str(tmp_path / "out")]
 
 
+@pytest.mark.slow
 def test_a_suite_with_a_missing_release(common: list[str], engine: Letters, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     names = ["--benchmark", "video-mme,video-mme:subtitles,vsi-bench,stvg"]
@@ -89,6 +90,7 @@ def test_a_suite_with_a_missing_release(common: list[str], engine: Letters, tmp_
     assert [line["counted"] for line in json.loads(capsys.readouterr().out)][0] == 9
 
 
+@pytest.mark.slow
 def test_another_wording_is_another_run(common: list[str], engine: Letters, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = [*common, "--benchmark", "video-mme", "--limit", "2"]
     assert evr1(alone) == 0
@@ -101,6 +103,7 @@ def test_another_wording_is_another_run(common: list[str], engine: Letters, tmp_
     assert next(rows(tmp_path / "out" / "results.jsonl"))["prompt"] != official
 
 
+@pytest.mark.slow
 def test_a_constant_run_is_flagged(common: list[str], engine: Letters, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine.text = ""
     assert evr1([*common, "--benchmark", "video-mme", "--n", "2"]) == 0

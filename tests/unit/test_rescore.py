@@ -15,6 +15,7 @@ import pytest
 from evr1_core.config.rewards import JudgeSection, RewardSection
 from evr1_core.evaluate.rescore import judge, rescore
 from evr1_core.evaluate.stored import open_run
+from evr1_core.evaluate.suite import Wanted, failed_row, row, write_tables
 from evr1_core.record.files import rows
 from evr1_core.scoring.judge import Judge, Reply, unavailable
 from evr1_core.scoring.pool import ScoringPool
@@ -57,6 +58,16 @@ def test_new_scores_from_stored_rows(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert summary(run)["counts"] == {"scored": 10, "unparsed": 0, "failed": 0, "invalid_gold": 0, "excluded": 1}
     assert summary(run)["name"] == "model-a" and summary(run)["settings"] == now["q0"]["settings"]
     assert not evr1(["rescore", str(run)]) and "0 of 11 answers changed" in capsys.readouterr().out
+
+
+def test_the_tables_of_a_suite_follow(tmp_path: Path) -> None:
+    run = stale_run(tmp_path / "suite" / "made-up")
+    lost = failed_row(Wanted("other"), "missing")
+    write_tables(tmp_path / "suite", [row("made-up", None, summary(run)), lost], {"model": "m"}, {"made-up": summary(run)})
+    assert evr1(["rescore", str(run)]) == 0
+    suite = json.loads((tmp_path / "suite" / "suite.json").read_text())
+    assert suite["rows"][0]["unparsed"] == 0 and suite["rows"][0]["scored"] == 10 and suite["rows"][1] == lost
+    assert suite["summaries"]["made-up"] == summary(run) and "not evaluated: missing" in (tmp_path / "suite" / "suite.md").read_text()
 
 
 def test_other_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
