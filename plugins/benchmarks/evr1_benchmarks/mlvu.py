@@ -123,9 +123,11 @@ class MLVU(Release):
         return Report(headline, name, {"task": table(records, _task)}, official=official)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
-        wrong = [sample.id for sample in samples if sample.options and sample.answer not in sample.options]
+        choices = [(sample.id, sample.options.get(sample.answer)) for sample in samples if isinstance(sample.options, dict)]
+        wrong = [name for name, text in choices if text is None]
         return [
             *noted("questions whose gold answer is none of their options", wrong),
+            *noted("questions whose gold answer is an option without text", [name for name, text in choices if text == ""]),
             *option_twice(samples),
             *noted("rows without a question, that aren't asked", self.empty),
         ]
