@@ -34,6 +34,8 @@ SCORE_ROWS = 64
 """Questions that are scored in one call, at most."""
 SCORERS = 8
 """Calls to the scorer at a time: one may wait for a judge while others go on."""
+READY = 512
+"""Questions that are loaded and wait for the engine, at most."""
 AT_ONCE = 0.5
 """Seconds in which work that is done may still be handed on when the rest is given up."""
 DEAD = 3
@@ -139,19 +141,27 @@ class Stream:
     async def run(self, samples: Sequence[Sample]) -> None:
         self._changed, self._ending = asyncio.Condition(), asyncio.Event()
         self._answers: asyncio.Queue[Answered | None] = asyncio.Queue(maxsize=max(2 * SCORE_ROWS, 2 * self.slots))
+        # Bounded by the bytes of media alone, but for questions that have none.
+        self._ready: asyncio.Queue[tuple[Question, Parcel] | None] = asyncio.Queue(maxsize=READY)
         groups = by_media(samples)
         self._threads = ThreadPoolExecutor(self.limits.loaders, thread_name_prefix="evr1-load")
         self._scoring = ThreadPoolExecutor(SCORERS, thread_name_prefix="evr1-score")
         scorers = [asyncio.create_task(self._score_all()) for _ in range(SCORERS)]
         loaders = [asyncio.create_task(self._guarded(self._load_all(groups))) for _ in range(self.limits.loaders)]
+        asker = asyncio.create_task(self._guarded(self._ask_all()))
         try:
             await self._until_ending(loaders)
+            if self._ending.is_set():
+                asker.cancel()
+            else:
+                await self._ready.put(None)
+            await self._until_ending([asker])
             await self._until_ending(self._tasks, patient=True)
             for _ in scorers:
                 await self._answers.put(None)
             await asyncio.gather(*scorers)
         finally:
-            for task in (*loaders, *self._tasks, *scorers):
+            for task in (*loaders, asker, *self._tasks, *scorers):
                 task.cancel()
             self._threads.shutdown(wait=not self._ending.is_set(), cancel_futures=True)  # a load at work is not waited for
             self._scoring.shutdown()
@@ -191,12 +201,7 @@ class Stream:
             while questions:
                 question = questions.pop(0)
                 question.load, question.ready = now - began, now
-                if not await self._wait_for(self._slot):
-                    return
-                self._asking += 1
-                task = asyncio.create_task(self._guarded(self._ask(question, parcel)))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                await self._ready.put((question, parcel))
                 del question
 
     def _room(self) -> bool:
@@ -231,6 +236,15 @@ class Stream:
         return prompts, [(exclusion, by_id[exclusion.sample_id]) for exclusion in excluded]
 
     # Asking ----------------------------------------------------------------------------------------------------
+
+    async def _ask_all(self) -> None:
+        """Hands on what is loaded when the engine has use for it."""
+        while (loaded := await self._ready.get()) is not None and await self._wait_for(self._slot):
+            self._asking += 1
+            task = asyncio.create_task(self._guarded(self._ask(*loaded)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            del loaded
 
     async def _ask(self, question: Question, parcel: Parcel) -> None:
         began, reason, completions = time.monotonic(), "", []

@@ -10,6 +10,7 @@ The process is spawned: a script that opens this engine needs `if __name__ == "_
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from itertools import count
 from typing import Any
@@ -45,7 +46,9 @@ class VLLMAsyncEngine:
 
     def close(self) -> None:
         self.llm.shutdown()
+        del self.llm  # else it is shut down a second time when the interpreter has half ended
         self._loop.close()
+        gc.collect()
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
