@@ -19,7 +19,7 @@ from evr1_core.policy.reference import BaseReference, Reference
 from evr1_core.train.checkpoint import Checkpoints
 from evr1_core.train.export import export
 from evr1_models.qwen3_vl import Qwen3VL
-from tests.support.made_up import MEDIA, make_prompt
+from tests.support.made_up import MEDIA, make_clip, make_prompt
 
 pytest.importorskip("peft")
 
@@ -33,11 +33,7 @@ def adapter(tiny_directory: Path) -> Qwen3VL:
 
 @pytest.fixture(scope="module")
 def rows(adapter: Qwen3VL) -> list[Row]:
-    return rows_of(adapter)
-
-
-def rows_of(adapter: Any, names: tuple[str, ...] = NAMES) -> list[Row]:
-    return [Row(make_prompt(adapter, name, MEDIA[name]), tuple(range(10 + i, 13 + i))) for i, name in enumerate(names)]
+    return [Row(make_prompt(adapter, name, MEDIA[name]), tuple(range(10 + i, 13 + i))) for i, name in enumerate(NAMES)]
 
 
 def policy(adapter: Any, dtype: str = "float32", freeze: tuple[str, ...] = (), train: dict[str, Any] | None = None, **lora: Any) -> Policy:
@@ -279,7 +275,9 @@ def test_exports_that_make_no_sense_are_refused(
 )
 def test_every_family_gives_merged_weights(name: str, targets: tuple[str, ...], stacked: int) -> None:
     adapter: Any = load_adapter(name)
-    rows = rows_of(adapter, ("text", "video"))
+    side = 2 * adapter.factors.pixels
+    prompts = [make_prompt(adapter, "text", []), make_prompt(adapter, "video", [make_clip(4, side, side)])]
+    rows = [Row(prompt, (10, 11, 12)) for prompt in prompts]
     one = policy(adapter, targets=targets)
     assert one.lora is not None and len(one.lora.parameters) >= stacked and bool(one.lora.parameters) == bool(stacked)
     step(one, rows)
