@@ -165,7 +165,7 @@ def test_vcr_bench_kinds_and_limits(tmp_path: Path) -> None:
     assert benchmark.official(samples["0"], "C") is None and benchmark.official(samples["1"], "lower left") is None
     assert benchmark.official(samples["2"], "first [1, 1], so [0, 0.9]").value == 1.0
     assert benchmark.official(samples["3"], "[10, 10, 40, 25]").value == 0.0
-    assert benchmark.official(samples["3"], "upper left") is None
+    assert benchmark.official(samples["3"], "upper left") is None and benchmark.official(samples["3"], "[10.5, 10, 40, 40]") is None
 
 
 def test_vcr_bench_tables(tmp_path: Path) -> None:

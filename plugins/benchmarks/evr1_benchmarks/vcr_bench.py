@@ -92,12 +92,12 @@ class VCRBench(Release):
         return Wording((0, "\n".join((sample.problem, *options, *frame, REASONING))))
 
     def official(self, sample: Sample, text: str) -> Official | None:
-        """The rule for intervals and boxes, on the last list that an answer gives in pixels or seconds; all else is the judge's."""
+        """The rule for intervals and boxes, on the last list of seconds or integer pixels that an answer gives; all else is the judge's."""
         kind = sample.extra.get("kind")
         if kind not in ("interval", "box") or sample.extra.get("answer_box_frame") == "thousand":
             return None
         gold, size = numbers(str(sample.answer)), 2 if kind == "interval" else 4
-        lists = [found for listed in LISTED.finditer(text) if len(found := numbers(listed.group())) == size]
+        lists = [found for listed in LISTED.finditer(text) if len(found := numbers(listed.group(), whole=size == 4)) == size]
         if not lists:
             return None
         said = lists[-1]
@@ -156,10 +156,10 @@ def box_columns(video: str) -> dict[str, Any]:
     return {**columns, "width": info.width, "height": info.height}
 
 
-def numbers(text: str) -> list[float]:
-    """The numbers of a list as it is written; none where a part is no number."""
+def numbers(text: str, whole: bool = False) -> list[float]:
+    """The numbers of a list as it is written; none where a part is no number, or no integer with `whole`."""
     try:
-        return [float(part) for part in text.strip("[] ").split(",")]
+        return [int(part) if whole else float(part) for part in text.strip("[] ").split(",")]
     except ValueError:
         return []
 
