@@ -356,7 +356,8 @@ class Stream:
             await self._end_with(error)
 
     async def _end_with(self, fault: BaseException) -> None:
-        self._fault = self._fault or fault
+        if not (self.stopped and isinstance(fault, EngineDead)):  # a terminal's Ctrl-C may have ended the engine too
+            self._fault = self._fault or fault
         self._ending.set()
         await self._wake()
 

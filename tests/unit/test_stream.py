@@ -19,7 +19,7 @@ import pytest
 
 from evr1_core.errors import Evr1Error
 from evr1_core.evaluate.benchmark import Official
-from evr1_core.evaluate.pipeline import evaluate
+from evr1_core.evaluate.pipeline import Stopped, evaluate
 from evr1_core.evaluate.results import ResultStore, read_record
 from evr1_core.evaluate.stream import Limits, by_media
 from evr1_core.record.files import rows
@@ -222,6 +222,20 @@ def test_questions_of_a_video_stay_on_one_engine_while_it_is_no_busier() -> None
     asyncio.run(ask(EngineGroup(engines), questions(40, each=4)))
     homes = [{int(name[1:]) // 4 for name in engine.asked} for engine in engines]
     assert not homes[0] & homes[1] and len(homes[0]) == len(homes[1]) == 5
+
+
+def test_a_stop_that_ends_the_engine_too_is_a_stop(tmp_path: Path) -> None:
+    class Stopping(Engine):
+        async def answer(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+            if len(self.asked) == 20:
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.sleep(0.05)
+                raise EngineDead("it got the signal as well")
+            return await super().answer(prompt, sampling)
+
+    with pytest.raises(Stopped, match="stopped by SIGINT: 20 of 50 questions are done"):
+        run(tmp_path, questions(50), Stopping(width=1))
+    assert len(found(tmp_path)) == 20
 
 
 def test_from_a_loop_that_runs_already(tmp_path: Path) -> None:
