@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from evr1_models.qwen3_vl_moe import STACKED
 from evr1_models.tiny.qwen3_vl import save_tiny, tiny_sizes, tiny_vision, write_processor_files
 from evr1_models.tiny.tokenizer import DEFAULT_WORDS, write_tokenizer
 
@@ -45,4 +46,15 @@ def make_tiny_qwen3_vl_moe(
     }
     vision = tiny_vision(hidden, layers, vision_hidden, vision_layers, 64, initializer_range)
     config = Qwen3VLMoeConfig(**sizes, vision_config=vision, dtype=dtype)
-    return save_tiny(Qwen3VLMoeForConditionalGeneration, config, directory, ids, seed)
+    return _as_released(save_tiny(Qwen3VLMoeForConditionalGeneration, config, directory, ids, seed))
+
+
+def _as_released(directory: Path) -> Path:
+    """Turns the experts into the layout of the releases, `[experts, in, out]`: transformers 5.19 reads it but doesn't write it."""
+    from safetensors.torch import load_file, save_file
+
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    turned = {name: tensor.transpose(1, 2).contiguous() if name.endswith(STACKED) else tensor for name, tensor in tensors.items()}
+    save_file(turned, file, metadata={"format": "pt"})
+    return directory
