@@ -28,8 +28,7 @@ def signs(records: Sequence[Record]) -> list[dict[str, str]]:
     found: list[tuple[str, str]] = []
     if len(answered) >= FEWEST:
         found += [sign for sign in (_constant(answered), _empty(answered), _cut(answered), _unparsed(answered), _letter(answered)) if sign]
-    if len(records) >= FEWEST:
-        found += _left_out(records)
+    found += _left_out(records)
     return [{"code": code, "text": text} for code, text in found]
 
 
@@ -78,7 +77,7 @@ def _letter(answered: Sequence[Record]) -> tuple[str, str] | None:
 def _left_out(records: Sequence[Record]) -> list[tuple[str, str]]:
     found = []
     excluded = sum(record.status == "excluded" for record in records)
-    if excluded > EXCLUDED * len(records):
+    if len(records) >= FEWEST and excluded > EXCLUDED * len(records):
         found.append(("excluded", f"{_share(excluded, records)} were excluded before they were asked"))
     waiting = sum(record.status == "failed" and record.score is not None and record.score.reason.startswith("judge_") for record in records)
     if waiting:
