@@ -118,14 +118,15 @@ def step_evr1(folder: Path, asked: argparse.Namespace) -> None:
 
 def step_trl(folder: Path, asked: argparse.Namespace) -> None:
     import torch
-    from datasets import Dataset  # pyright: ignore[reportMissingImports]
-    from PIL import Image
+    from datasets import Dataset, Image  # pyright: ignore[reportMissingImports]
     from transformers import AutoProcessor, Qwen3VLForConditionalGeneration, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    data = [{"prompt": [{"role": "user", "content": QUESTION}], "gold": row["answer"], "image": row["images"][0]} for row in rows]
-    dataset = Dataset.from_list(data).map(lambda row: {"image": Image.open(folder / row["image"])})
+    data = [
+        {"prompt": [{"role": "user", "content": QUESTION}], "gold": row["answer"], "image": str(folder / row["images"][0])} for row in rows
+    ]
+    dataset = Dataset.from_list(data).cast_column("image", Image())
     now: dict[str, Any] = {}
     answers = asked.prompts * asked.n
     each = asked.trl_batch or answers
