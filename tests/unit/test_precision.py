@@ -138,8 +138,9 @@ def test_the_fused_kernel_takes_the_same_steps(dtype: torch.dtype) -> None:
     start = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     found = []
     for kinds in (("adamw",) * 2, ("adamw_fused",) * 2, ("adamw", "adamw_fused")):
-        weight, state = torch.nn.Parameter(start.to(dtype)), {}
+        weight, state = torch.nn.Parameter(start.to(dtype, copy=True)), {}
         for turn, kind in enumerate(kinds):
+            weight = torch.nn.Parameter(weight.detach().clone())  # without the hooks of the optimizer before
             one = MasterAdamW([("w", weight)], TrainSection(lr=1e-2, weight_decay=0.1, optimizer=kind))  # type: ignore[arg-type]
             one.load_state_tensors(state)
             for step in range(3):
