@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,6 +17,8 @@ from evr1_core.rollout.async_engine import EngineDead, open_async_engine
 from evr1_core.rollout.engine import EngineContext, PromptMismatch
 from evr1_core.rollout.group import EngineGroup
 from evr1_core.types import Completion, Prompt, Sampling
+
+_log = logging.getLogger(__name__)
 
 START_SECONDS = 1800.0
 """Loading a large model on every GPU at once takes its time."""
@@ -30,16 +33,18 @@ def open_replicas(name: str, options: Mapping[str, Any], context: EngineContext,
     if context.model is not None:
         raise RequestError("replicas load the weights themselves: a policy's own module can't be shared with them")
     if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     gpus = int(options.get("tensor_parallel_size", 1)) if context.device == "cuda" else 0
     there = int(ray.cluster_resources().get("GPU", 0))
     if count * gpus > there:
         raise RequestError(f"evaluate.engines={count} with {gpus} GPUs each needs {count * gpus}, Ray has {there}")
     plain = {field.name: getattr(context, field.name) for field in fields(context) if field.name not in ("adapter", "model")}
-    host = ray.remote(Host)
-    actors = [
+    host: Any = ray.remote(Host)
+    actors: list[Any] = [
         # Every prompt that the engine has use for runs at a time; the engine itself says which these are.
-        host.options(num_gpus=gpus, num_cpus=1, max_concurrency=4096).remote(name, dict(options), str(context.adapter.directory), plain)
+        host.options(num_gpus=gpus, num_cpus=1, max_concurrency=4096).remote(
+            name, dict(options), (str(context.adapter.directory), dict(context.adapter.chat)), plain
+        )
         for _ in range(count)
     ]
     try:
@@ -70,27 +75,20 @@ class Replica:
 
     def close(self) -> None:
         import ray
+        from ray.exceptions import GetTimeoutError, RayActorError
 
         try:
             ray.get(self._actor.close.remote(), timeout=30)
-        except ray.exceptions.RayError as error:
-            raise_unless_ended(error)
+        except (GetTimeoutError, RayActorError) as error:
+            _log.info("an engine's process did not close by itself (%s) and is killed", type(error).__name__)
         ray.kill(self._actor)
-
-
-def raise_unless_ended(error: Exception) -> None:
-    """An actor that ended or hangs is killed; what closing itself raised is told."""
-    from ray.exceptions import GetTimeoutError, RayActorError
-
-    if not isinstance(error, (GetTimeoutError, RayActorError)):
-        raise error
 
 
 class Host:
     """The actor: one engine in its own process. Errors travel as values, since not all of them can be pickled."""
 
-    def __init__(self, name: str, options: dict[str, Any], directory: str, context: dict[str, Any]) -> None:
-        self._engine = open_async_engine(name, options, EngineContext(adapter=load_adapter(directory), **context))
+    def __init__(self, name: str, options: dict[str, Any], model: tuple[str, dict[str, Any]], context: dict[str, Any]) -> None:
+        self._engine = open_async_engine(name, options, EngineContext(adapter=load_adapter(*model), **context))
 
     async def width(self) -> int:
         return self._engine.width

@@ -45,10 +45,17 @@ class VLLMAsyncEngine:
         return await self._loop.run(self._answer(prompt, sampling))
 
     def close(self) -> None:
+        self._loop.call(self._stop_listening())
         self.llm.shutdown()
         del self.llm  # else it is shut down a second time when the interpreter has half ended
         self._loop.close()
         gc.collect()
+
+    async def _stop_listening(self) -> None:
+        """Else the end of its process is reported as a failure."""
+        if (handler := self.llm.output_handler) is not None:
+            handler.cancel()
+            await asyncio.wait([handler])
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
