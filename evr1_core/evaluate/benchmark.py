@@ -109,7 +109,13 @@ Value = Callable[[Record], float | None]
 
 
 def accuracy_of(record: Record) -> float | None:
+    """Accuracy of a question with a number: what tables show."""
     return record.accuracy
+
+
+def strict_of(record: Record) -> float:
+    """Accuracy with every question in the denominator: one without a number counts as wrong. What headlines are made of."""
+    return record.accuracy or 0.0
 
 
 def official_of(record: Record) -> float | None:
@@ -133,8 +139,8 @@ def official(records: Sequence[Record]) -> dict[str, Figure]:
 
 
 def accuracy(records: Sequence[Record]) -> Figure:
-    """Mean accuracy over questions with its interval."""
-    return mean(records, accuracy_of)
+    """Mean accuracy with its interval, strict: over all questions."""
+    return mean(records, strict_of)
 
 
 def mean(records: Sequence[Record], value: Value) -> Figure:

@@ -16,7 +16,7 @@ from evr1_benchmarks import files
 from evr1_benchmarks.release import CONVERTED, Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.errors import RequestError
-from evr1_core.evaluate.benchmark import Official, Record, Report, mean
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, mean, official_of
 from evr1_core.types import MediaRef, Sample, Wording
 
 LINE = re.compile(r"(\S+) (\S+) (\S+)##(.*)")
@@ -101,11 +101,11 @@ class CharadesSTA(Release):
 
     def aggregate(self, records: Sequence[Record]) -> Report:
         return Report(
-            mean(records, _iou),
+            accuracy(records),
             "mIoU",
             tables={"R@1": {f"IoU>={limit}": mean(records, _reached(limit)) for limit in LIMITS}},
             official={
-                "mIoU": mean(records, _official),
+                "mIoU": mean(records, official_of),
                 **{f"R@1 IoU>={limit}": mean(records, _reached(limit, official=True)) for limit in LIMITS},
             },
         )
@@ -127,16 +127,8 @@ def span_iou(one: tuple[float, float], other: tuple[float, float]) -> float:
     return inter / hull if hull > 0 else 0.0
 
 
-def _iou(record: Record) -> float | None:
-    return record.accuracy
-
-
-def _official(record: Record) -> float | None:
-    return record.official.value if record.official else None
-
-
 def _reached(limit: float, official: bool = False):  # noqa: ANN202 - a value of a record
-    value = _official if official else _iou
+    value = official_of if official else accuracy_of
 
     def reached(record: Record) -> float | None:
         found = value(record)

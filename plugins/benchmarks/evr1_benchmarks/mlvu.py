@@ -15,7 +15,7 @@ from evr1_benchmarks.mvbench import lettered_texts
 from evr1_benchmarks.options import letter_of, noted, option_twice, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
 SYSTEM = "Carefully watch this video and pay attention to every detail. Based on your observations, "
@@ -118,7 +118,7 @@ class MLVU(Release):
         official = {"accuracy over questions": accuracy(records)}
         if chosen:
             official["official M-Avg"] = macro(records, official_of, lambda record: (_task(record),))
-        headline = macro(records, accuracy_of, lambda record: (_task(record),))
+        headline = macro(records, strict_of, lambda record: (_task(record),))
         name = "M-Avg, mean of task accuracies" if chosen else "G-Avg, mean of task grades"
         return Report(headline, name, {"task": table(records, _task)}, official=official)
 

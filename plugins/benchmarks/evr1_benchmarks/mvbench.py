@@ -13,7 +13,7 @@ from evr1_benchmarks import files
 from evr1_benchmarks.options import letter_of, lettered, one_option, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
 SYSTEM = (
@@ -116,7 +116,7 @@ class MVBench(Release):
         }
         absent = sorted(set(TASKS) - set(tasks))
         notes = (f"without {len(absent)} of 20 tasks: {', '.join(absent)}",) if absent else ()
-        headline = macro(records, accuracy_of, lambda record: (_task(record),))
+        headline = macro(records, strict_of, lambda record: (_task(record),))
         return Report(headline, "mean of task accuracies", {"task": tasks}, notes, official)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:

@@ -16,7 +16,7 @@ from evr1_benchmarks import files
 from evr1_benchmarks.options import LETTERS, duplicates
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
 CATEGORIES = {
@@ -145,16 +145,16 @@ class OVOBench(Release):
     def aggregate(self, records: Sequence[Record]) -> Report:
         tables = {
             "category": {
-                name: macro([record for record in records if place(record)[0] == name], _strict, place)
+                name: macro([record for record in records if place(record)[0] == name], accuracy_of, place)
                 for name in CATEGORIES
                 if any(place(record)[0] == name for record in records)
             },
             "task": table(records, lambda record: place(record)[1]),
         }
-        official = {"total": macro(records, _official, place), "mean over questions": accuracy(records)}
+        official = {"total": macro(records, official_of, place), "mean over questions": accuracy(records)}
         for name in tables["category"]:
-            official[name] = macro([record for record in records if place(record)[0] == name], _official, place)
-        return Report(macro(records, _strict, place), "mean of 3 categories", tables=tables, official=official)
+            official[name] = macro([record for record in records if place(record)[0] == name], official_of, place)
+        return Report(macro(records, strict_of, place), "mean of 3 categories", tables=tables, official=official)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
         names = {sample.id for sample in samples}
@@ -168,11 +168,3 @@ def place(record: Record) -> tuple[str, str]:
     """(category, task)."""
     task = str(record.sample.extra.get("task") or record.sample.extra.get("ovo_task") or "none")
     return CATEGORY.get(task, "none"), task
-
-
-def _strict(record: Record) -> float | None:
-    return record.accuracy
-
-
-def _official(record: Record) -> float | None:
-    return record.official.value if record.official else None

@@ -18,7 +18,7 @@ from evr1_benchmarks import files
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.errors import MediaError, RequestError
-from evr1_core.evaluate.benchmark import Official, Record, Report, mean
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy_of, mean
 from evr1_core.media.probe import probe
 from evr1_core.types import MediaRef, Sample, Wording
 
@@ -102,13 +102,14 @@ class STVG(Release):
                 **official,
                 **{f"tIoU@{limit}": mean(records, reached("tiou", limit)) for limit in LIMITS},
                 f"vIoU@{LIMITS[2]}": mean(records, reached("viou", LIMITS[2])),
-                "half tIoU, half mean box IoU": mean(records, lambda record: record.accuracy),
+                "half tIoU, half mean box IoU": mean(records, accuracy_of),
             }
         }
         for form in forms if len(forms) > 1 else ():
             some = [record for record in records if record.sample.extra.get("form") == form]
             tables[form] = {"m_tIoU": mean(some, part("tiou")), "m_vIoU": mean(some, part("viou"))}
-        return Report(official["m_vIoU"], "m_vIoU", tables=tables, official=official)
+        asked = [record for record in records if record.sample.answer.get("boxes")]
+        return Report(mean(asked, lambda record: part("viou")(record) or 0.0), "m_vIoU", tables=tables, official=official)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
         bare = [sample.id for sample in samples if isinstance(sample.answer, dict) and not sample.answer.get("boxes")]

@@ -18,7 +18,7 @@ from evr1_benchmarks.subtitles import Cue, sentences
 from evr1_benchmarks.video_mme import LEAD_INS
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.errors import RequestError
-from evr1_core.evaluate.benchmark import Official, Record, Report, Value, accuracy, accuracy_of, grouped, mean, official_of
+from evr1_core.evaluate.benchmark import Official, Record, Report, Value, accuracy, accuracy_of, grouped, mean, official_of, strict_of
 from evr1_core.evaluate.statistics import Figure
 from evr1_core.types import MediaRef, Sample, Wording
 
@@ -111,7 +111,7 @@ class VideoMMEv2(Release):
         if "relevance" in kinds:
             tables["group type"]["relevance linear score"] = groups(kinds["relevance"], accuracy_of, linear=True)
         official = {"total": groups(records, _official), "average accuracy, readable answers": mean(records, official_of)}
-        return Report(groups(records, accuracy_of), "non-linear score of groups of four", tables=tables, official=official)
+        return Report(groups(records, strict_of), "non-linear score of groups of four", tables=tables, official=official)
 
     def _by_last(self, records: Sequence[Record], column: str) -> dict[str, Figure]:
         """Scores by a column of the last question of each group; groups that have none are left out, as officially."""

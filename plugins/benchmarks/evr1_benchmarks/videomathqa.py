@@ -17,7 +17,7 @@ from evr1_benchmarks.options import lettered
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.errors import RequestError
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, official, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, official, strict_of, table
 from evr1_core.evaluate.statistics import Figure, figure
 from evr1_core.types import MediaRef, Sample, Wording
 
@@ -139,10 +139,11 @@ class VideoMathQA(Release):
         return {name: all_right(rows[name]) for name in sorted(rows)}
 
 
-def all_right(records: Sequence[Record], value: Callable[[Record], float | None] = lambda record: record.accuracy) -> Figure:
+def all_right(records: Sequence[Record], value: Callable[[Record], float | None] = strict_of) -> Figure:
     """Share of questions of which all four parts are right, for each of the n answers.
 
-    A part that has no number, or was not asked, leaves its question out.
+    By default a part without a number counts as wrong, and so does its question; with a `value` that gives None it is left out. A
+    question of which a part is not among the records (a limit was set) is left out in any case.
     """
     groups: dict[str, dict[int, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     clusters: dict[str, str] = {}

@@ -14,7 +14,7 @@ from evr1_benchmarks import files
 from evr1_benchmarks.options import lettered, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
 DIRECTION = "object_rel_direction"
@@ -63,9 +63,9 @@ class VSIBench(Release):
 
     def aggregate(self, records: Sequence[Record]) -> Report:
         kinds = table(records, lambda record: _kind(record))
-        headline = macro(records, lambda record: record.accuracy, tasks)
-        official = macro(records, lambda record: record.official.value if record.official else None, tasks)
-        by_task = {name: macro(part, lambda record: record.accuracy, tasks) for name, part in _by_task(records).items()}
+        headline = macro(records, strict_of, tasks)
+        official = macro(records, official_of, tasks)
+        by_task = {name: macro(part, accuracy_of, tasks) for name, part in _by_task(records).items()}
         return Report(
             headline,
             "mean of 8 tasks",
