@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from evr1_core.errors import RequestError
 
 VIDEO_SUFFIXES = (".mp4", ".MP4", ".mkv", ".webm", ".mov", ".avi")
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
 
 
 def find(root: Path, *names: str) -> Path:
@@ -24,13 +27,12 @@ def find(root: Path, *names: str) -> Path:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Records of a .json (a list), .jsonl, .parquet, .csv or .tsv file. Raises RequestError naming file and line."""
+    """Records of a .json (a list), .jsonl, .parquet (with all its parts), .csv or .tsv file. Raises RequestError naming file and line."""
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return _parquet(path)
+        return [row for part in _parts(path) for row in _parquet(part)]
     if suffix in (".csv", ".tsv"):
-        text = path.read_text(encoding="utf-8-sig")
-        return [dict(row) for row in csv.DictReader(io.StringIO(text), delimiter="\t" if suffix == ".tsv" else ",")]
+        return _table(path, "\t" if suffix == ".tsv" else ",")
     if suffix == ".jsonl":
         return list(_lines(path))
     found = load(path)
@@ -41,21 +43,50 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def load(path: Path) -> Any:
     """The content of a JSON file. Raises RequestError where it can't be read."""
+    text = _text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(text)
+    except ValueError as error:
         raise RequestError(f"{path}: not readable as JSON: {error}") from error
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path}: not readable as text in UTF-8: {error}") from error
+
+
+def _table(path: Path, delimiter: str) -> list[dict[str, Any]]:
+    try:
+        return [dict(row) for row in csv.DictReader(io.StringIO(_text(path)), delimiter=delimiter)]
+    except csv.Error as error:
+        raise RequestError(f"{path}: not readable as a table: {error}") from error
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise RequestError(f"{path}, line {number}: not readable as JSON: {error}") from error
+    for number, line in enumerate(io.StringIO(_text(path)), 1):  # splitlines() would part a line at U+2028, which JSON allows
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise RequestError(f"{path}, line {number}: not readable as JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise RequestError(f"{path}, line {number}: must hold one record, a JSON object")
+        yield row
+
+
+def _parts(path: Path) -> list[Path]:
+    """All parts of a table that is given away in several (`test-00000-of-00003.parquet`), in order."""
+    shard = _SHARD.fullmatch(path.name)
+    if shard is None:
+        return [path]
+    parts = [path.with_name(f"{shard[1]}-{place:05d}-of-{shard[3]}.parquet") for place in range(int(shard[3]))]
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise RequestError(f"{path}: a part of {len(parts)}; missing beside it: {', '.join(missing[:5])}")
+    return parts
 
 
 def _parquet(path: Path) -> list[dict[str, Any]]:
@@ -63,7 +94,10 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
         from pyarrow import parquet
     except ImportError as error:
         raise RequestError(f"{path}: Parquet files need pyarrow: pip install 'evr1[parquet]'") from error
-    return parquet.read_table(path).to_pylist()
+    try:
+        return parquet.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:  # what pyarrow raises for a broken file is a ValueError
+        raise RequestError(f"{path}: not readable as Parquet: {error}") from error
 
 
 def field(row: Mapping[str, Any], name: str, path: Path, number: int) -> Any:
@@ -71,6 +105,36 @@ def field(row: Mapping[str, Any], name: str, path: Path, number: int) -> Any:
     if name not in row:
         raise RequestError(f"{path}, record {number}: has no {name!r}; columns: {', '.join(map(str, row))}")
     return row[name]
+
+
+def text_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> str:
+    """A column as text; a whole number stands for its digits. Raises RequestError where it is blank or something else."""
+    value = field(row, name, path, number)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise RequestError(f"{path}, record {number}: {name} must be a text, found {value!r}")
+    return value
+
+
+def number_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> float:
+    """A column as a finite number, also where it is printed. Raises RequestError for anything else."""
+    value = field(row, name, path, number)
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise RequestError(f"{path}, record {number}: {name} must be a number, found {value!r}")
+    return found
+
+
+def texts_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> list[str]:
+    """A column that is a list of texts or numbers, at least one. Raises RequestError for anything else."""
+    value = field(row, name, path, number)
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, (str, int, float)) for item in value):
+        raise RequestError(f"{path}, record {number}: {name} must be a list of texts, found {value!r}")
+    return [str(item) for item in value]
 
 
 def video(folders: Iterable[Path], name: str) -> str:

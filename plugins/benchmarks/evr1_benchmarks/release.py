@@ -31,7 +31,15 @@ class Release:
     prompts: ClassVar[tuple[str, ...]] = ("official", CONVERTED, f"{CONVERTED}-qwen25", "neutral")
 
     def samples(self, root: Path, variant: str | None = None) -> list[Sample]:
+        """Every question of a variant. Raises RequestError for a variant that isn't there, a file or column that is missing or
+        not as expected, and a release without questions."""
         root = Path(root)
+        found = self._samples(root, variant)
+        if not found:
+            raise RequestError(f"{root}: the release holds no question; is its file empty?")
+        return found
+
+    def _samples(self, root: Path, variant: str | None) -> list[Sample]:
         if variant == CONVERTED:
             return [self.adopt(sample) for sample in easyvideor1.samples(root, self.converted)]
         if variant is not None and variant not in self.variants:
