@@ -115,7 +115,7 @@ def check(
         if model is not None:
             from evr1_core.policy.load import load_adapter
 
-            builder = open_builder(config, load_adapter(model), store, "evaluate", ask)
+            builder = open_builder(config, load_adapter(model, config.model.chat), store, "evaluate", ask)
         expected = spec.variants.get(chosen) if chosen else spec.size
         found = check_release(samples, store, expected=expected, benchmark=adapter, builder=builder, ask=ask, template=template)
     found = {"benchmark": wanted.name, "variant": chosen, "model": model, "budget": budget, **found}

@@ -226,7 +226,7 @@ def _media(run: RunConfig, samples: Sequence[Sample], phase: str, store: MediaSt
     from evr1_core.rollout.setup import open_builder
     from evr1_core.train.planning import plan_with_progress
 
-    builder = open_builder(run, load_adapter(run.model.path), store, "train" if phase == "train" else "evaluate")
+    builder = open_builder(run, load_adapter(run.model.path, run.model.chat), store, "train" if phase == "train" else "evaluate")
     kept = [row.reason != "too_long" for row in plan_with_progress(samples, builder, store).rows]
     return [(ref, builder.budget_of(sample)) for sample, keep in zip(samples, kept, strict=True) if keep for ref in sample.media]
 

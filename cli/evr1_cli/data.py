@@ -143,7 +143,7 @@ def _planned(run: RunConfig, data: list[Path], phase: str, workers: int | None) 
     run = run if phase == "train" else excluding(run)
     read = read_samples(data, run.data.media_root, "exclude", run.data.limit, lambda name: serves(name, run.rewards.use), check_media=False)
     with closing(open_store(run)) as store:
-        builder = open_builder(run, load_adapter(model_name(run)), store, "train" if phase == "train" else "evaluate")
+        builder = open_builder(run, load_adapter(model_name(run), run.model.chat), store, "train" if phase == "train" else "evaluate")
         if workers is not None:
             builder.lengths.workers = workers
         planned = plan_with_progress(read.samples, builder, store)

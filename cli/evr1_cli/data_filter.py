@@ -105,7 +105,7 @@ def _measure(
     check_rewards(config.rewards)
     check_judge(config.rewards, samples)
     name, device = model_name(config), choose_device(config.model.device)
-    adapter, spec = load_adapter(name), choose_engine(config.rollout.engine, device)
+    adapter, spec = load_adapter(name, config.model.chat), choose_engine(config.rollout.engine, device)
     what = {"filter": sorted(path.name for path in files)}
     identity = settings(config, weights=model_hash(adapter.directory), engine=spec.name, what=what)
     folder = output.with_suffix(".rollouts")

@@ -275,7 +275,7 @@ def answer(stack: ExitStack, jobs: list[Job], name: str, request: Request) -> It
 
     first = jobs[0].config
     device = choose_device(first.model.device)
-    adapter = load_adapter(name)
+    adapter = load_adapter(name, first.model.chat)
     spec, weights = choose_engine(first.rollout.engine, device), model_hash(adapter.directory)
     ready: list[Job] = []
     for job in jobs:

@@ -43,6 +43,8 @@ class ModelSection(Section):
     """A preset (`evr1 models list`), a local directory, or a repository id."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Type of the weights in forward and backward; the optimizer keeps float32 copies."""
+    chat: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the model's chat template, for example `{enable_thinking: false}`; what they mean is the template's matter."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
     """Attention kernel; auto leaves the choice to evr1."""
     compile: Literal["off", "blocks"] = "off"

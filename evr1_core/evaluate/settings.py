@@ -41,6 +41,7 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
         "prompt": {
             "template": template,
             "sources": prompt_sources(template),
+            "chat": dict(config.model.chat),
             "shipped": template_hashes(),
             "max_tokens": config.data.max_prompt_tokens,
         },

@@ -25,6 +25,8 @@ class ModelAdapter(Protocol):
 
     directory: Path
     """Local directory with config, tokenizer and processor files."""
+    chat: Mapping[str, Any]
+    """Arguments of the chat template (`model.chat`), which `render` hands on: the second argument of the class, which may be left out."""
     factors: PatchFactors
     stop_token_ids: tuple[int, ...]
     forbidden_token_ids: tuple[int, ...]
@@ -100,5 +102,8 @@ class ModelAdapter(Protocol):
         ...
 
     def engine_weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-        """Every weight, by the names a rollout engine loads."""
+        """Every weight, by the names and in the layout of the family's releases, which rollout engines load.
+
+        Of `model` only `state_dict()` is read: merged adapters and the weights of a checkpoint come in its place.
+        """
         ...

@@ -7,8 +7,10 @@ import inspect
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from evr1_core import plugins
 from evr1_core.errors import RequestError
@@ -82,10 +84,13 @@ def model_type(directory: Path) -> str:
     return found
 
 
-def load_adapter(name: str) -> ModelAdapter:
-    """The adapter of a preset, directory or repository id. Reads tokenizer and processor files, no weights."""
+def load_adapter(name: str, chat: Mapping[str, Any] | None = None) -> ModelAdapter:
+    """The adapter of a preset, directory or repository id. Reads tokenizer and processor files, no weights.
+
+    `chat`: arguments of the chat template, `model.chat`. Raises RequestError for one that the family knows to have no effect.
+    """
     directory = local_directory(name)
     spec = plugins.model_for(model_type(directory))
     plugins.check_requirements(spec)
     assert spec.target is not None
-    return plugins.resolve(spec.target)(directory)
+    return plugins.resolve(spec.target)(directory, chat or {})

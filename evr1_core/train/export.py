@@ -63,10 +63,21 @@ def export(checkpoint: Path, base: Path, out: Path, *, adapter_only: bool = Fals
     return out
 
 
+class Stored:
+    """Weights of a checkpoint in the place of a model, as `ModelAdapter.engine_weights` reads it."""
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        self.named = named
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        return self.named
+
+
 def write_model(directory: Path, named: Mapping[str, Tensor], base: Path) -> None:
-    """A whole model, loaded back and compared."""
+    """A whole model in the layout of its family's releases, loaded back and compared."""
     copy_rest(base, directory)
-    write_weights(directory, named)
+    released: Any = load_adapter(str(base)).engine_weights(Stored(named))  # type: ignore[arg-type]
+    write_weights(directory, dict(released))
     declare_dtype(directory / "config.json", next(iter(named.values())).dtype)
     check(directory, named)
 

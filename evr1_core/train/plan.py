@@ -65,7 +65,7 @@ def prompt_tokens(config: RunConfig, location: str, rows: Rows) -> tuple[Rows, d
             raise RequestError(f"model {location!r} is no directory, no preset and no repository id; `evr1 models list` shows the presets")
         return rows, "unknown until the model's files are on this machine"
     store = open_store(config)
-    builder = open_builder(config, load_adapter(location), store)
+    builder = open_builder(config, load_adapter(location, config.model.chat), store)
     chosen = rows.samples
     try:
         if config.data.plan:

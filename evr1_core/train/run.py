@@ -113,7 +113,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     check_options(config, algorithm, rows)
     device = choose_device(config.model.device)
     seed_everything(config.seed)
-    adapter = load_adapter(model_name(config))
+    adapter = load_adapter(model_name(config), config.model.chat)
     store = open_store(config)
     builder = open_builder(config, adapter, store)
     # Before the order is made, which is an order of the rows that take part.

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evr1_core.policy.forward import Row, answer_logprobs
 from evr1_core.policy.load import load_adapter
 from evr1_core.rollout.engine import Engine, EngineContext, open_engine
 from evr1_core.testing.media import all_prompts
@@ -48,7 +49,24 @@ def answers(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling) -> li
     return groups
 
 
-def main(name: str, dtype: str = "float32") -> dict[str, object]:
+@torch.no_grad()
+def rounding(adapter: Any, model: Any, prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]]) -> dict[str, float]:
+    """How far engine and trainer are from float32 on the same weights: root of the mean squared difference, over all tokens."""
+    exact = adapter.load_model(torch.float32)
+    exact.load_state_dict({name: tensor.float() for name, tensor in model.state_dict().items()})
+    pairs = [(Row(prompt, one.token_ids), one) for prompt, group in zip(prompts, groups, strict=True) for one in group]
+    found: dict[str, list[Tensor]] = {"engine": [], "trainer": []}
+    for row, one in pairs:
+        true, own = (
+            answer_logprobs(which, adapter, [row], packing=True, temperature=TEMPERATURE, device="cpu")[0, : len(row.answer)]
+            for which in (exact, model)
+        )
+        found["engine"].append(torch.tensor(one.logprobs) - true)
+        found["trainer"].append(own - true)
+    return {who: float(torch.cat(parts).square().mean().sqrt()) for who, parts in found.items()}
+
+
+def main(name: str, dtype: str = "float32") -> dict[str, Any]:
     adapter = load_adapter(name)
     prompts = all_prompts(adapter)
     model = adapter.load_model(getattr(torch, dtype))
@@ -64,7 +82,7 @@ def main(name: str, dtype: str = "float32") -> dict[str, object]:
     )
     engine: Any = open_engine("vllm", {}, context)
     engine.llm.apply_model(record_positions)
-    seen: dict[str, object] = {}
+    seen: dict[str, Any] = {}
     greedy, ids, positions = [], {}, {}
     for prompt in prompts:  # one by one: rows with equal ids may have different positions
         COMPUTED.clear()
@@ -80,6 +98,7 @@ def main(name: str, dtype: str = "float32") -> dict[str, object]:
     sampling = Sampling(n=4, temperature=TEMPERATURE, max_tokens=16, seed=3)
     before = answers(engine, prompts, sampling)
     seen["before"] = logprob_differences(adapter, model, prompts, before, TEMPERATURE)
+    seen["rounding"] = [rounding(adapter, model, prompts, before)] if dtype != "float32" else []
     again = answers(engine, list(reversed(prompts)), sampling)
     drawn = [[c.token_ids for c in group] for group in before]
     seen["batch_independent"] = drawn == [[c.token_ids for c in group] for group in reversed(again)]
@@ -96,6 +115,7 @@ def main(name: str, dtype: str = "float32") -> dict[str, object]:
     seen["update_seconds"] = time.perf_counter() - start
     after = answers(engine, prompts, sampling)
     seen["after"] = logprob_differences(adapter, model, prompts, after, TEMPERATURE)
+    seen["rounding"] += [rounding(adapter, model, prompts, after)] if dtype != "float32" else []
     seen["versions"] = sorted({c.weight_version for group in after for c in group})
     seen["changed"] = [[c.token_ids for c in group] for group in after] != drawn
     engine.close()

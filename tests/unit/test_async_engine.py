@@ -167,6 +167,7 @@ def opened() -> Iterator[Any]:
         server = Server(*script)
         adapter = SimpleNamespace(
             directory=Path("/models/tiny"),
+            chat={},
             tokenize=lambda text: list(text.encode()),
             render=lambda messages: ("", "<think>\n"),
             video_metadata=lambda clip: {"fps": 2.0, "frames_indices": [0, 2, 4], "total_num_frames": 6, "duration": 3.0, "height": 32},

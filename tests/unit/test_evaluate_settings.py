@@ -26,6 +26,7 @@ def test_settings_that_change_numbers_change_the_identity() -> None:
         {"rewards": {"require_tag": True}},
         {"data": {"max_prompt_tokens": 9}},
         {"model": {"dtype": "float32"}},
+        {"model": {"chat": {"enable_thinking": False}}},
         {"seed": 5},
     ):
         assert identity(**other) != base, other

@@ -210,6 +210,17 @@ def test_parts_of_a_family_without_position_embeddings(name: str) -> None:
     assert sum(counts.values()) == model_of(name).num_parameters()
 
 
+def test_arguments_of_the_chat_template_open_or_close_thoughts() -> None:
+    for chat, prefill in ({}, "<think>\n"), ({"enable_thinking": False}, "<think>\n\n</think>\n\n"):
+        adapter = load_adapter("tiny-qwen3-5", chat)
+        prompt = make_prompt(adapter, "thoughts", [])
+        assert adapter.chat == chat and prompt.prefill == prefill and prompt.text.endswith(prefill)
+    with pytest.raises(RequestError, match=r"model\.chat\.enable_thinkin: the chat template of .* never reads it"):
+        load_adapter("tiny-qwen3-5", {"enable_thinkin": False})
+    with pytest.raises(RequestError, match=r"model\.chat\.tokenize: evr1 sets it itself"):
+        load_adapter("tiny-qwen3-5", {"tokenize": True})
+
+
 def test_presets_of_all_released_sizes() -> None:
     for size in ("2b", "7b", "72b"):
         assert plugins.preset(f"qwen2-vl-{size}") == f"Qwen/Qwen2-VL-{size.upper()}-Instruct"

@@ -150,16 +150,20 @@ def test_an_unknown_patch_embedding_is_left_alone() -> None:
     assert visual.patch_embed.forward == before
 
 
-@pytest.mark.parametrize("name", LINEAR)
-def test_engine_with_a_recurrent_state_reports_the_policys_logprobs(name: str) -> None:
-    """Padding left of short prompts stays out of the state; rows are repeated and dropped in every layer."""
+@pytest.mark.parametrize("name", MADE)
+def test_engine_reports_the_policys_logprobs_of_answers_of_any_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding left of short prompts stays out of attention and of states; rows are repeated, and dropped where they end, in every layer."""
     adapter, model = family(name), model_of(name)
+    monkeypatch.setattr(adapter, "stop_token_ids", (*adapter.stop_token_ids, *range(0, 300, 6)))  # else few answers end early
     prompts = [row.prompt for row in rows_of(adapter)]
     context = EngineContext(adapter=adapter, dtype="float32", device="cpu", max_prompt_tokens=400, max_tokens=8, seed=0, model=model)
-    answers = HFEngine(context, Options()).generate(prompts, Sampling(n=2, temperature=0.8, max_tokens=8, seed=1))
+    answers: Any = HFEngine(context, Options()).generate(prompts, Sampling(n=3, temperature=0.8, max_tokens=8, seed=1))
+    given = [one for group in answers for one in group]
+    assert len({len(one.token_ids) for one in given}) > 3 and len(given) == 3 * len(prompts)
     rows = [Row(prompt, one.token_ids) for prompt, group in zip(prompts, answers, strict=True) for one in group]
-    trainer = answer_logprobs(model, adapter, rows, packing=True, temperature=0.8, device="cpu")
-    for line, one in zip(trainer, (c for group in answers for c in group), strict=True):
+    with torch.no_grad():
+        trainer = answer_logprobs(model, adapter, rows, packing=True, temperature=0.8, device="cpu")
+    for line, one in zip(trainer, given, strict=True):
         torch.testing.assert_close(line[: len(one.token_ids)], torch.tensor(one.logprobs), rtol=0, atol=NEAR)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -60,7 +61,7 @@ class HFEngine:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Nothing is cached between calls; a shared module has the new weights already."""
         if not self.shared:
-            copy_weights(weights, self.model.state_dict())
+            copy_weights(weights, dict(self.adapter.engine_weights(self.model)))  # views, in the layout that comes
         self.weight_version = version
 
     def sleep(self) -> None:
@@ -112,7 +113,7 @@ class HFEngine:
         logits, cache, mask, positions = self._prefill(prompts, known)
         if n > 1:
             # Not `batch_repeat_interleave`, which layers with a recurrent state don't have; this picks rows in every layer.
-            cache.reorder_cache(torch.arange(len(prompts), device=self.device).repeat_interleave(n))
+            _pick_rows(cache, torch.arange(len(prompts), device=self.device).repeat_interleave(n))
         logits, mask, positions = (tensor.repeat_interleave(n, dim=0) for tensor in (logits, mask, positions))
         start = mask.shape[1]
         mask = torch.cat([mask, mask.new_ones(len(mask), most)], dim=1)
@@ -129,7 +130,7 @@ class HFEngine:
                 break
             if len(going) < len(active):
                 keep = torch.tensor(going, device=self.device)
-                cache.reorder_cache(keep)
+                _pick_rows(cache, keep)
                 tokens, mask, positions, chances = tokens[keep], mask[keep], positions[keep], chances[keep]
                 active = [active[i] for i in going]
             output = self.model(
@@ -190,6 +191,11 @@ class HFEngine:
             )
         assert all(len(group) == n for group in groups)
         return groups
+
+
+def _pick_rows(cache: Any, rows: Tensor) -> None:
+    """Keys, values and states of `rows`, in place; transformers' annotation asks for a LongTensor, which is no type of a tensor."""
+    cache.reorder_cache(rows)
 
 
 def _uniforms(sampling: Sampling, sample_id: str, index: int) -> Tensor:

@@ -121,6 +121,13 @@ class ServerEngine:
                 told = self.adapter.video_metadata(clip)
                 body["media_io_kwargs"] = {"video": {**{name: told[name] for name in CLOCK}, "do_sample_frames": False}}
                 body["mm_processor_kwargs"]["do_sample_frames"] = False
+        if self.adapter.chat:
+            if not vllm and "chat_template_kwargs" not in self.options.extra:
+                raise RequestError(
+                    "model.chat is for servers that take chat_template_kwargs: rollout.options.video=vllm, or the same values under "
+                    "rollout.options.extra.chat_template_kwargs"
+                )
+            body["chat_template_kwargs"] = dict(self.adapter.chat)
         if opening := self._opening(prompt):
             if not vllm:
                 raise RequestError(

@@ -6,10 +6,11 @@ parts lie in the model.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -29,6 +30,9 @@ IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 KINDS = (("image", "pixel_values", "image_grid_thw"), ("video", "pixel_values_videos", "video_grid_thw"))
 """Kind of medium, and the names of its patches and grid among the features."""
 
+OWN_ARGUMENTS = frozenset({"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"})
+"""Arguments of the chat template, and of the call that renders it, that can't be chosen."""
+
 
 class Block(NamedTuple):
     """Vision tokens that stand in a row: an image, a video, or one temporal patch of a video."""
@@ -47,13 +51,15 @@ class QwenVL:
     model_class: ClassVar[str]
     """Name of the transformers class, for example `Qwen2VLForConditionalGeneration`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, chat: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Raises RequestError for an argument in `chat` that the chat template doesn't read."""
         from transformers import AutoConfig, AutoProcessor
 
         self.directory = Path(directory)
         self.config = AutoConfig.from_pretrained(self.directory)
         self.processor = AutoProcessor.from_pretrained(self.directory)
         self.tokenizer = self.processor.tokenizer
+        self.chat = self._read_by_template(chat)
         vision = self.config.vision_config
         self.merge_size: int = vision.spatial_merge_size
         self.factors = PatchFactors(pixels=vision.patch_size * self.merge_size, frames=vision.temporal_patch_size)
@@ -74,6 +80,18 @@ class QwenVL:
             declared = GenerationConfig.from_pretrained(self.directory).eos_token_id
             stops += declared if isinstance(declared, list) else [declared] if declared is not None else []
         return tuple(dict.fromkeys(stop for stop in stops if stop is not None))
+
+    def _read_by_template(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        template = str(self.processor.chat_template)
+        for name in chat:
+            if name in OWN_ARGUMENTS:
+                raise RequestError(f"model.chat.{name}: evr1 sets it itself; leave it out")
+            # transformers would drop it with a warning. A name in the template may still be without effect.
+            if not re.search(rf"\b{re.escape(name)}\b", template):
+                raise RequestError(
+                    f"model.chat.{name}: the chat template of {self.directory} never reads it; its variables stand in that file"
+                )
+        return dict(chat)
 
     # What a family says ----------------------------------------------------------------------------------------
 
@@ -97,7 +115,7 @@ class QwenVL:
     # Messages to ids -------------------------------------------------------------------------------------------
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        text = self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        text = self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **self.chat)
         return text, text[text.rindex(ASSISTANT) + len(ASSISTANT) :]
 
     def encode(self, text: str, clips: Sequence[Clip]) -> tuple[tuple[int, ...], dict[str, Tensor]]:

@@ -16,6 +16,8 @@ from evr1_core.types import Clip
 from evr1_models.adapter import Block, QwenVL
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from evr1_core.media.plan import Plan
 
 
@@ -42,6 +44,11 @@ class Qwen2VL(QwenVL):
             "width": width,
             "video_backend": clip.decoder,
         }
+
+    def engine_weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+        """The releases are older than the modules `language_model` and `visual` of transformers' `model`."""
+        for name, tensor in super().engine_weights(model):
+            yield name.replace("model.language_model.", "model.", 1).replace("model.visual.", "visual.", 1), tensor
 
     def _video_tokens(self, plan: Plan) -> int:
         return -(-plan.frames // self.factors.frames) * self._cells(plan)

@@ -61,7 +61,8 @@ def make_tiny_qwen3_5_moe(
         "moe_intermediate_size": expert_mlp,
         "shared_expert_intermediate_size": expert_mlp,
     }
-    return save_tiny(Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig(**arguments), Path(directory), ids, seed)
+    # transformers would write experts one by one; the releases have them stacked.
+    return save_tiny(Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig(**arguments), Path(directory), ids, seed, as_it_is=True)
 
 
 def _prepare(

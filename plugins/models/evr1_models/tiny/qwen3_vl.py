@@ -56,8 +56,11 @@ def make_tiny_qwen3_vl(
     return save_tiny(Qwen3VLForConditionalGeneration, config, directory, ids, seed)
 
 
-def save_tiny(model_class: Any, config: Any, directory: Path, ids: dict[str, int], seed: int) -> Path:
-    """Makes the model of `config` from `seed` and writes it with the stop tokens of the family; returns the directory."""
+def save_tiny(model_class: Any, config: Any, directory: Path, ids: dict[str, int], seed: int, *, as_it_is: bool = False) -> Path:
+    """Makes the model of `config` from `seed` and writes it with the stop tokens of the family; returns the directory.
+
+    `as_it_is`: in the names and layout of the module, where transformers would write older ones than those of the releases.
+    """
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -68,7 +71,7 @@ def save_tiny(model_class: Any, config: Any, directory: Path, ids: dict[str, int
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
         pad_token_id=ids["<|endoftext|>"],
     )
-    model.save_pretrained(directory)
+    model.save_pretrained(directory, save_original_format=not as_it_is)
     return directory
 
 
