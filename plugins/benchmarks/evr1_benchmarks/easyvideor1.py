@@ -80,8 +80,8 @@ def _folders(path: Path) -> list[Path]:
 
 def _sample(row: Mapping[str, Any], path: Path, number: int, folders: Sequence[Path]) -> Sample:
     kind = files.field(row, "problem_type", path, number)
-    lines = tuple(str(line) for line in row.get("options") or ())
-    video = files.field(row, "path", path, number)
+    lines = tuple(files.texts_of(row, "options", path, number)) if row.get("options") else ()
+    video = files.text_of(row, "path", path, number)
     media = [MediaRef(files.video(folders, video), "video", *_part(row.get("start"), row.get("end")))]
     if row.get("image_path"):
         media.append(MediaRef(str((Path(media[0].path.removesuffix(str(Path(video)))) / row["image_path"]).absolute()), "image"))
@@ -91,8 +91,8 @@ def _sample(row: Mapping[str, Any], path: Path, number: int, folders: Sequence[P
     extra = {key: value for key, value in row.items() if key not in taken and value not in (None, "")}
     return Sample(
         id=f"{name}-{row['mbinary_id']}" if row.get("mbinary_id") else name,
-        problem=files.field(row, "problem", path, number),
-        answer=_gold(files.field(row, "solution", path, number), problem_type),
+        problem=str(files.field(row, "problem", path, number) or ""),
+        answer=_answer(row, path, number, problem_type),
         problem_type=problem_type,
         media=tuple(media),
         options=_options(lines),
@@ -113,6 +113,16 @@ def _options(lines: Sequence[str]) -> dict[str, str] | tuple[str, ...] | None:
     found = [_LABEL.fullmatch(line) for line in lines]
     labelled = {match.group(1): match.group(2).strip() for match in found if match}
     return (labelled if len(labelled) == len(lines) else tuple(lines)) or None
+
+
+def _answer(row: Mapping[str, Any], path: Path, number: int, problem_type: str) -> Any:
+    solution = files.field(row, "solution", path, number)
+    try:
+        return _gold(solution, problem_type)
+    except (ValueError, KeyError) as error:
+        raise RequestError(
+            f"{path}, record {number}: solution {str(solution)[:80]!r} holds no answer of a {problem_type} question"
+        ) from error
 
 
 def _gold(solution: Any, problem_type: str) -> Any:
@@ -139,6 +149,7 @@ def _text(sample: Sample, thinking: bool, qwen25: bool) -> str:
     task = sample.extra.get("ovo_task", sample.extra.get("task"))
     if task in TASKS and sample.problem_type != "multiple-choice":
         number = task == "REC"
+        question = question if number else sample.extra.get("asked", question)
         if qwen25:
             form = PONDER + (PONDER_NUMBER if number else PONDER_YES_NO)
         elif thinking:

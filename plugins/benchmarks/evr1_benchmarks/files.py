@@ -35,7 +35,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
         return _table(path, "\t" if suffix == ".tsv" else ",")
     if suffix == ".jsonl":
         return list(_lines(path))
-    found = load(path)
+    found = _json_or_lines(path)
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise RequestError(f"{path}: must hold a list of records")
     return found
@@ -48,6 +48,17 @@ def load(path: Path) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise RequestError(f"{path}: not readable as JSON: {error}") from error
+
+
+def _json_or_lines(path: Path) -> Any:
+    """A JSON file, or one that has a record on each line in spite of its name, as `datasets` writes them."""
+    try:
+        return load(path)
+    except RequestError as error:
+        try:
+            return list(_lines(path))
+        except RequestError:
+            raise error from None
 
 
 def _text(path: Path) -> str:

@@ -7,20 +7,23 @@ are hidden; that half can't be scored.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from evr1_benchmarks import files
 from evr1_benchmarks.mvbench import lettered_texts
-from evr1_benchmarks.options import LETTERS, option_twice, printed
+from evr1_benchmarks.options import LETTERS, first_letter, option_twice, printed
 from evr1_benchmarks.release import Release
 from evr1_benchmarks.subtitles import Cue
+from evr1_benchmarks.video_mme import LEAD_INS
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.errors import RequestError
 from evr1_core.evaluate.benchmark import Official
 from evr1_core.types import MediaRef, Sample, Wording
+
+PERCEPTION = ("S2E", "S2O", "S2A", "E2O", "O2E", "T2E", "T2O", "T2A")
+"""Question categories of the first level."""
 
 
 class LongVideoBench(Release):
@@ -34,23 +37,28 @@ class LongVideoBench(Release):
         return [self._sample(root, path, number, row, folders, variant) for number, row in enumerate(files.rows(path), 1)]
 
     def _sample(self, root: Path, path: Path, number: int, row: dict, folders: Sequence[Path], variant: str) -> Sample:
-        options, place = lettered_texts(_candidates(row, path, number)), files.field(row, "correct_choice", path, number)
-        if not (isinstance(place, int) and 0 <= place < len(options)):
+        options, place = lettered_texts(_candidates(row, path, number)), files.number_of(row, "correct_choice", path, number)
+        if place not in range(len(options)):
             raise RequestError(
-                f"{path}, record {number}: correct_choice {place!r} is none of the {len(options)} candidates, counted from 0"
+                f"{path}, record {number}: correct_choice {place:g} is none of the {len(options)} candidates, counted from 0"
             )
-        extra: dict[str, Any] = {name: files.field(row, name, path, number) for name in self.groups}
+        category = files.text_of(row, "question_category", path, number)
+        # The Parquet file has no level; it follows from the category.
+        level = row.get("level") or ("L1-Perception" if category in PERCEPTION else "L2-Relation")
+        columns = ("duration_group", "topic_category")
+        extra: dict[str, Any] = {name: files.field(row, name, path, number) for name in columns}
+        extra |= {"question_category": category, "level": level}
         if variant == "subtitles":
-            extra["subtitle"] = str(root / "subtitles" / files.field(row, "subtitle_path", path, number))
+            extra["subtitle"] = str(root / "subtitles" / files.text_of(row, "subtitle_path", path, number))
             extra["subtitle_start"] = float(row.get("starting_timestamp_for_subtitles") or 0.0)
-            extra["duration"] = float(files.field(row, "duration", path, number))
+            extra["duration"] = files.number_of(row, "duration", path, number)
         return Sample(
-            id=files.field(row, "id", path, number),
-            problem=files.field(row, "question", path, number),
+            id=files.text_of(row, "id", path, number),
+            problem=files.text_of(row, "question", path, number),
             options=options,
-            answer=LETTERS[place],
+            answer=LETTERS[int(place)],
             problem_type="multiple-choice",
-            media=(MediaRef(files.video(folders, files.field(row, "video_path", path, number)), "video"),),
+            media=(MediaRef(files.video(folders, files.text_of(row, "video_path", path, number)), "video"),),
             source="longvideobench",
             extra=extra,
         )
@@ -70,12 +78,12 @@ class LongVideoBench(Release):
         return "".join(f"{cue.text}\n" for cue in cues if any(cue.start < time < cue.end for time in times))
 
     def official(self, sample: Sample, text: str) -> Official:
-        """The first capital of an option that stands alone. Without one a random option is taken officially: that counts its chance."""
-        letters = "".join(sample.options or "ABCDE")
-        found = re.search(rf"(?<![A-Za-z])[{letters}](?![A-Za-z])", text)
-        if found is None:
-            return Official("", 1 / len(letters))
-        return Official(found.group(), float(found.group() == sample.answer))
+        """The first capital A to E behind the lead-ins, wherever it stands. Without one a random option is taken officially: that
+        counts its chance."""
+        letter = first_letter(text.strip(), LEAD_INS[:8], "ABCDE")
+        if not letter:
+            return Official("", 1 / len(sample.options or "ABCDE"))
+        return Official(letter, float(letter == sample.answer))
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
         return option_twice(samples)
@@ -84,20 +92,21 @@ class LongVideoBench(Release):
 def _candidates(row: dict[str, Any], path: Path, number: int) -> list[str]:
     """A list in the JSON file; five columns in the Parquet file, the last ones filled with `N/A`."""
     if "candidates" in row:
-        return list(row["candidates"])
-    return [text for at in range(5) if (text := files.field(row, f"option{at}", path, number)) not in (None, "N/A")]
+        return files.texts_of(row, "candidates", path, number)
+    return [str(text) for at in range(5) if (text := files.field(row, f"option{at}", path, number)) not in (None, "N/A")]
 
 
 def read_subtitles(path: Path, begin: float, duration: float) -> list[Cue]:
     """Subtitles in seconds of the video, which begins at `begin` of the subtitles' clock; shorter ones are widened to one second."""
     found: list[Cue] = []
-    for row in files.rows(path):
+    for number, row in enumerate(files.rows(path), 1):
         if "timestamp" in row:
             start, end = row["timestamp"]
             # The last one of a file may have no end.
-            start, end, text = float(start), end if isinstance(end, float) else duration, row["text"]
+            start, end, text = float(start), end if isinstance(end, float) else duration, files.field(row, "text", path, number)
         else:
-            start, end, text = _seconds(row["start"]), _seconds(row["end"]), row["line"]
+            start, end = (_seconds(files.text_of(row, side, path, number)) for side in ("start", "end"))
+            text = files.field(row, "line", path, number)
         start, end = start - begin, end - begin
         if end - start < 1:
             middle = (start + end) / 2

@@ -17,8 +17,8 @@ from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, off
 from evr1_core.types import MediaRef, Sample, Wording
 
 QWEN = (
-    "Carefully watch the video and pay attention to the cause and sequence of events, the detail and movement of objects, and the action "
-    "and pose of persons. Based on your observations, select the best option that accurately addresses the question.\n"
+    "Carefully watch the video and pay attention to the cause and sequence of events, the detail and movement of objects and the action "
+    "and pose of persons.\nBased on your observations, select the best option that accurately addresses the question.\n"
     "Question: {}\nOptions:\n{}\nAnswer with the option's letter from the given choices directly and only give the best option."
 )
 
@@ -38,16 +38,16 @@ class LVBench(Release):
         ]
 
     def _sample(self, path: Path, number: int, row: dict, asked: dict, folders: Sequence[Path]) -> Sample:
-        text = files.field(asked, "question", path, number)
+        text = files.text_of(asked, "question", path, number)
         problem, options = split_question(text)
-        kinds = files.field(asked, "question_type", path, number)
+        kinds = files.field(asked, "question_type", path, number) or ["none"]
         return Sample(
-            id=str(files.field(asked, "uid", path, number)),
+            id=files.text_of(asked, "uid", path, number),
             problem=problem,
             options=options or None,
             answer=files.field(asked, "answer", path, number),
             problem_type="multiple-choice",
-            media=(MediaRef(files.video(folders, files.field(row, "key", path, number)), "video"),),
+            media=(MediaRef(files.video(folders, files.text_of(row, "key", path, number)), "video"),),
             source="lvbench",
             extra={
                 "question_type": [kinds] if isinstance(kinds, str) else list(kinds),
@@ -64,13 +64,13 @@ class LVBench(Release):
     def wording(self, sample: Sample, prompt: str, thinking: bool, frame_times: FrameTimes) -> Wording | None:
         if prompt != "qwen":
             return super().wording(sample, prompt, thinking, frame_times)
-        assert isinstance(sample.options, dict)
-        return Wording((0, QWEN.format(sample.problem, printed(sample.options, "({}) {}"))))
+        options = printed(sample.options, "({}) {}") if isinstance(sample.options, dict) else ""
+        return Wording((0, QWEN.format(sample.problem, options)))
 
     def official(self, sample: Sample, text: str) -> Official:
         """What stands in the first bracket or at the beginning, one character; all questions count."""
         letter = bracketed(text)
-        return Official(letter, float(letter == sample.answer))
+        return Official(letter, float(bool(letter) and letter == sample.answer))
 
     def aggregate(self, records: Sequence[Record]) -> Report:
         tables = {

@@ -15,6 +15,7 @@ from evr1_benchmarks.mvbench import lettered_texts
 from evr1_benchmarks.options import letter_of, noted, option_twice, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
+from evr1_core.errors import RequestError
 from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
@@ -70,25 +71,24 @@ class MLVU(Release):
                 root, (f"video/{task}", "video", "MLVU/video") if variant.startswith("dev") else ("video", "MLVU_Test/video")
             )
             for number, row in enumerate(files.rows(path)):
-                sample = self._sample(path, number, row, folders)
-                if sample.problem.strip():
-                    found.append(sample)
+                name = str(row.get("question_id") or f"{path.stem}-{number}")
+                if str(files.field(row, "question", path, number + 1) or "").strip():
+                    found.append(self._sample(path, name, number, row, folders, chosen=not variant.endswith("generation")))
                 else:
-                    self.empty.append(sample.id)
+                    self.empty.append(name)
         return found
 
-    def _sample(self, path: Path, number: int, row: dict, folders: Sequence[Path]) -> Sample:
-        answer, kind = str(files.field(row, "answer", path, number + 1)), files.field(row, "question_type", path, number + 1)
-        extra = {"question_type": kind, "duration": row.get("duration")}
+    def _sample(self, path: Path, name: str, number: int, row: dict, folders: Sequence[Path], chosen: bool) -> Sample:
+        answer, kind = str(files.field(row, "answer", path, number + 1)), files.text_of(row, "question_type", path, number + 1)
         common = {
-            "id": str(row.get("question_id") or f"{path.stem}-{number}"),
-            "problem": files.field(row, "question", path, number + 1),
-            "media": (MediaRef(files.video(folders, files.field(row, "video", path, number + 1)), "video"),),
+            "id": name,
+            "problem": files.text_of(row, "question", path, number + 1),
+            "media": (MediaRef(files.video(folders, files.text_of(row, "video", path, number + 1)), "video"),),
             "source": "mlvu",
-            "extra": extra,
+            "extra": {"question_type": kind, "duration": row.get("duration")},
         }
-        if row.get("candidates"):
-            options = lettered_texts(row["candidates"])
+        if chosen:
+            options = lettered_texts(files.texts_of(row, "candidates", path, number + 1))
             # A text that is none of the options stays, and is found to be no gold answer.
             return Sample(**common, options=options, answer=letter_of(options, answer) or answer, problem_type="multiple-choice")
         points = "".join(f"\n- {point}" for point in row.get("scoring_points") or ())
@@ -98,7 +98,10 @@ class MLVU(Release):
     def adopt(self, sample: Sample) -> Sample:
         blocks = BLOCKS["test" if Path(sample.media[0].path).name.startswith("test_") else "dev"]
         tasks = [task for task, count in blocks.items() for _ in range(count)]
-        return replace(sample, extra={**sample.extra, "question_type": tasks[int(sample.extra["problem_id"]) - 1]})
+        number = str(sample.extra.get("problem_id"))
+        if not number.isdecimal() or not 1 <= int(number) <= len(tasks):
+            raise RequestError(f"sample {sample.id!r}: problem_id {number} is no place among {len(tasks)} questions")
+        return replace(sample, extra={**sample.extra, "question_type": tasks[int(number) - 1]})
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         if not isinstance(sample.options, dict):
@@ -111,7 +114,7 @@ class MLVU(Release):
         if not sample.options:
             return None
         letter = text.split(")")[0].strip()
-        return Official(letter, float(letter == sample.answer) if sample.answer in sample.options else None)
+        return Official(letter[:40], float(letter == sample.answer) if sample.answer in sample.options else None)
 
     def aggregate(self, records: Sequence[Record]) -> Report:
         chosen = any(record.sample.options for record in records)

@@ -45,15 +45,15 @@ class MotionBench(Release):
         return found
 
     def _sample(self, path: Path, number: int, row: dict, asked: dict, videos: _Videos) -> Sample:
-        text = files.field(asked, "question", path, number)
+        text = files.text_of(asked, "question", path, number)
         problem, options = split_question(text)
         return Sample(
-            id=str(files.field(asked, "uid", path, number)),
+            id=files.text_of(asked, "uid", path, number),
             problem=problem,
             options=options or None,
             answer=str(files.field(asked, "answer", path, number)).strip(),
             problem_type="multiple-choice",
-            media=(videos.ref(files.field(row, "video_path", path, number)),),
+            media=(videos.ref(files.text_of(row, "video_path", path, number)),),
             source="motionbench",
             extra={
                 "question_type": files.field(row, "question_type", path, number),
@@ -73,7 +73,7 @@ class MotionBench(Release):
     def official(self, sample: Sample, text: str) -> Official:
         """What stands in the first bracket or at the beginning, one character; all questions with an answer count."""
         letter = bracketed(text)
-        return Official(letter, float(letter == sample.answer))
+        return Official(letter, float(bool(letter) and letter == sample.answer))
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
         hidden = [f"questions of the TEST half, without a public answer, that aren't asked: {self.hidden}"] if self.hidden else []

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import letter_of, lettered, one_option, printed
+from evr1_benchmarks.options import LETTERS, letter_of, one_option, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
+from evr1_core.errors import RequestError
 from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
@@ -46,6 +47,8 @@ TASKS = {
 """Task -> folder of its videos."""
 BOUNDED = ("action_sequence", "action_prediction", "object_interaction", "action_localization", "episodic_reasoning")
 """Tasks about a part of their video."""
+MP4 = {"action_antonym": "_mp4", "fine_grained_pose": "_convert"}
+"""Task -> end of the folder of its videos as MP4 files, in the branch `video` of the release."""
 FRAMES = "episodic_reasoning"
 """Its videos are folders of pictures, three a second."""
 REPLACED = "data0613"
@@ -64,17 +67,17 @@ class MVBench(Release):
         return found
 
     def _sample(self, root: Path, path: Path, task: str, number: int, row: dict) -> Sample:
-        options = lettered_texts(files.field(row, "candidates", path, number + 1))
-        answer = files.field(row, "answer", path, number + 1)
-        bounds = [float(files.field(row, name, path, number + 1)) for name in ("start", "end")] if task in BOUNDED else [None, None]
+        options = lettered_texts(files.texts_of(row, "candidates", path, number + 1))
+        answer = str(files.field(row, "answer", path, number + 1))
+        bounds = [files.number_of(row, name, path, number + 1) for name in ("start", "end")] if task in BOUNDED else [None, None]
         return Sample(
             id=f"{task}-{number}",
-            problem=files.field(row, "question", path, number + 1),
+            problem=files.text_of(row, "question", path, number + 1),
             options=options,
             # A text that is none of the options stays, and is found to be no gold answer.
             answer=letter_of(options, answer) or answer,
             problem_type="multiple-choice",
-            media=(self._video(root, task, files.field(row, "video", path, number + 1), *bounds),),
+            media=(self._video(root, task, files.text_of(row, "video", path, number + 1), *bounds),),
             source="mvbench",
             extra={"task": task},
         )
@@ -84,13 +87,13 @@ class MVBench(Release):
         if task == FRAMES:
             place = next((base / name for base in bases if (base / name).is_dir()), bases[2] / name)
             return MediaRef(str(place.absolute()), "video", start, end, fps=3.0)
-        found = files.video(bases, name)
+        found = files.video([*bases, root / f"{TASKS[task]}{MP4.get(task, '')}"], name)
         # Where it is nowhere, the place that the release gives it is named.
         return MediaRef(found if Path(found).is_file() else str((bases[2] / name).absolute()), "video", start, end)
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         assert isinstance(sample.options, dict)
-        text = f"Question: {sample.problem}\nOptions:\n{printed(sample.options, '({}) {}')}\nOnly give the best option."
+        text = f"Question: {sample.problem}\nOptions:\n{printed(sample.options, '({}) {}').rstrip()}\nOnly give the best option."
         return Wording((0, text), system=SYSTEM, prefill=PREFILL)
 
     def official(self, sample: Sample, text: str) -> Official:
@@ -98,13 +101,17 @@ class MVBench(Release):
         lines = text.strip().lower().split("\n")
         first = f"({lines[0]}".split(" ")[0]
         gold = f"({str(sample.answer).lower()})"
-        # Officially an empty answer, a bare bracket, is a part of every option; it is wrong here.
-        right = first != "(" and (first.replace(".", "") in gold or gold in first)
-        return Official(first.strip("().").upper(), float(right))
+        # Officially an empty answer (or full stops) leaves a bare bracket, which is a part of every option; it is wrong here.
+        bare = first.replace(".", "")
+        right = bare != "(" and (bare in gold or gold in first)
+        return Official(first.strip("().").upper()[:40], float(right))
 
     def adopt(self, sample: Sample) -> Sample:
         """The converted file numbers its rows through all tasks in alphabetical order, 200 each, those that it lacks included."""
-        task, number = divmod(int(sample.extra["problem_id"]) - 1, 200)
+        number = str(sample.extra.get("problem_id"))
+        if not number.isdecimal() or not 1 <= int(number) <= 200 * len(TASKS):
+            raise RequestError(f"sample {sample.id!r}: problem_id {number} is no place among {len(TASKS)} tasks of 200 questions")
+        task, number = divmod(int(number) - 1, 200)
         name = sorted(TASKS)[task]
         return replace(sample, id=f"{name}-{number}", extra={**sample.extra, "task": name})
 
@@ -124,8 +131,8 @@ class MVBench(Release):
 
 
 def lettered_texts(candidates: Sequence[str]) -> dict[str, str]:
-    """Letters for bare option texts; a text that begins like a label stays as it is."""
-    return lettered([f"{chr(65 + at)}. {text}" for at, text in enumerate(candidates)])
+    """Letters for bare option texts, which stay as they are: also one that begins like a label."""
+    return dict(zip(LETTERS, candidates, strict=False))
 
 
 def _task(record: Record) -> str:

@@ -7,13 +7,12 @@ Boxes in questions are `[x1, y1, x2, y2]` in shares of the picture.
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import duplicates, lettered, printed
+from evr1_benchmarks.options import LETTERS, duplicates, lettered, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, official, table
@@ -24,7 +23,11 @@ CONFIGS = {
     "dynamic": "targeting_single_dynamic_objects_v4",
     "event": "targeting_multi_object_interaction_scenarios_or_events_v4",
 }
-PUNCTUATION = str.maketrans("", "", string.punctuation)
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+"""Characters that the official reading takes off, or puts a blank in the place of where they stand between others."""
+_LEADING = re.compile(r"([A-Ea-e])\.\s*\S.*")
+_ALONE = re.compile(r"\b([A-Ea-e])\b")
+_STOP = re.compile(r"\.(?!\d)")
 
 
 class ODVBench(Release):
@@ -42,23 +45,21 @@ class ODVBench(Release):
         return samples
 
     def _sample(self, root: Path, path: Path, number: int, row: dict[str, Any], kind: str) -> Sample:
-        candidates = [str(one) for one in files.field(row, "candidates", path, number)]
         gold = str(files.field(row, "answer", path, number))
-        options = dict(zip(string.ascii_uppercase, candidates, strict=False))
+        options = dict(zip(LETTERS, files.texts_of(row, "candidates", path, number), strict=False))
         letter = next((letter for letter, text in options.items() if text == gold), None)
-        name, fps = str(files.field(row, "video", path, number)), row.get("fps")
-        start, end = (row.get(side) for side in ("start", "end"))
+        name, fps = files.text_of(row, "video", path, number), row.get("fps")
+        start, end = (None if row.get(side) is None else files.number_of(row, side, path, number) for side in ("start", "end"))
         folder = next((place / name for place in files.places(root, ("videos", "video")) if (place / name).is_dir()), None)
         path_of = str(folder.absolute()) if folder else files.video(files.places(root, ("videos", "video")), name)
-        clip = {"start": None if start is None else float(start), "end": None if end is None else float(end)}
-        rate = {"fps": float(fps)} if folder and fps else {}
+        rate = {"fps": files.number_of(row, "fps", path, number)} if folder and fps else {}
         return Sample(
             id=f"{kind}-{number}",
-            problem=str(files.field(row, "question", path, number)),
+            problem=files.text_of(row, "question", path, number),
             options=options,
             answer=letter if letter is not None else gold,
             problem_type="multiple-choice",
-            media=(MediaRef(path_of, "video", **clip, **rate),),
+            media=(MediaRef(path_of, "video", start, end, **rate),),
             source="odv-bench",
             extra={"kind": kind, **{name: row.get(name) or "none" for name in ("task", "subtask", "subsubtask")}},
         )
@@ -69,15 +70,14 @@ class ODVBench(Release):
         return Wording((0, text))
 
     def official(self, sample: Sample, text: str) -> Official:
-        """`X. text`, else the first letter A to E that stands alone once punctuation is gone, the article `a` too. An empty answer leaves
-        the denominator."""
-        said = text.strip()[:20_000]
+        """`X. text` on one line, else the first letter A to E that stands alone once punctuation is gone, also a small one: the article
+        `a`, the end of `I'd`. An empty answer leaves the denominator."""
+        said = text.strip()
         if not said:
             return Official("", None)
-        leading = re.match(r"([A-E])\. ", said)
-        words = said.translate(PUNCTUATION).upper().split()
-        letter = leading.group(1) if leading else next((word for word in words if len(word) == 1 and word in "ABCDE"), "")
-        return Official(letter, float(letter == sample.answer))
+        found = _LEADING.fullmatch(said) or _ALONE.search(_plain(said))
+        letter = found.group(1).upper() if found else ""
+        return Official(letter, float(bool(letter) and letter == sample.answer))
 
     def aggregate(self, records: Sequence[Record]) -> Report:
         tables = {
@@ -91,3 +91,11 @@ class ODVBench(Release):
         twice = [one.id for one in samples if isinstance(one.options, dict) and duplicates(one.options)]
         lines = [f"{len(lost)} golds are no candidate and can't be met: {', '.join(lost)}"] if lost else []
         return lines + ([f"{len(twice)} questions have an option twice: {', '.join(twice)}"] if twice else [])
+
+
+def _plain(text: str) -> str:
+    """Without punctuation: a character that has a blank beside it somewhere goes everywhere, and so do all in a text with `1,000`."""
+    text = re.sub(r"[\n\t]", " ", text)
+    number = re.search(r"\d,\d", text) is not None
+    places = {ord(mark): None if number or f"{mark} " in text or f" {mark}" in text else " " for mark in PUNCTUATION}
+    return _STOP.sub("", text.translate(places))

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import LETTERS, duplicates
+from evr1_benchmarks.options import LETTERS, duplicates, printed
 from evr1_benchmarks.release import Release
 from evr1_core.data.prompts import FrameTimes
+from evr1_core.errors import RequestError
 from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
@@ -66,6 +68,7 @@ ENOUGH = (
 
 
 class OVOBench(Release):
+    variants = ("official",)
     converted = ("ovobench.json",)
 
     def read(self, root: Path, variant: str) -> list[Sample]:
@@ -73,6 +76,8 @@ class OVOBench(Release):
         samples: list[Sample] = []
         for number, row in enumerate(files.rows(path), 1):
             task = str(files.field(row, "task", path, number))
+            if task not in CATEGORY:
+                raise RequestError(f"{path}, record {number}: task {task!r} is none of {', '.join(CATEGORY)}")
             if task in CATEGORIES["forward"]:
                 moments = files.field(row, "test_info", path, number)
                 samples += [self._forward(root, path, number, row, task, index, moment) for index, moment in enumerate(moments)]
@@ -81,46 +86,61 @@ class OVOBench(Release):
         return samples
 
     def _choice(self, root: Path, path: Path, number: int, row: dict[str, Any], task: str) -> Sample:
-        name = str(files.field(row, "id", path, number))
-        options = [str(option) for option in files.field(row, "options", path, number)]
-        gold = int(files.field(row, "gt", path, number))
+        name = files.text_of(row, "id", path, number)
+        options = dict(zip(LETTERS, files.texts_of(row, "options", path, number), strict=False))
+        gold = files.number_of(row, "gt", path, number)
+        if gold not in range(len(options)):
+            raise RequestError(f"{path}, record {number}: gt {gold:g} is none of the {len(options)} options, counted from 0")
         return Sample(
             id=name,
-            problem=str(files.field(row, "question", path, number)),
-            options=dict(zip(LETTERS, options, strict=False)),
-            answer=LETTERS[gold],
+            problem=files.text_of(row, "question", path, number),
+            options=options,
+            answer=LETTERS[int(gold)],
             problem_type="multiple-choice",
-            media=(self._seen(root, row, name, files.field(row, "realtime", path, number)),),
+            media=(self._seen(root, name, files.text_of(row, "video", path, number), files.number_of(row, "realtime", path, number)),),
             source="ovo-bench",
-            extra={"task": task, "category": CATEGORY[task]},
+            extra={"task": task, "category": CATEGORY[task], "option_lines": tuple(printed(options, "{}: {}").split("\n"))},
         )
 
     def _forward(self, root: Path, path: Path, number: int, row: dict[str, Any], task: str, index: int, moment: dict[str, Any]) -> Sample:
-        name = f"{files.field(row, 'id', path, number)}_{index}"
-        asked = str({"REC": row.get("activity"), "SSR": moment.get("step"), "CRR": row.get("question")}[task])
+        name = f"{files.text_of(row, 'id', path, number)}_{index}"
+        holder, column = {"REC": (row, "activity"), "SSR": (moment, "step"), "CRR": (row, "question")}[task]
+        asked = files.text_of(holder, column, path, number)
         kind = "count" if task == "REC" else "boolean"
-        gold = str(moment["count"]) if task == "REC" else "yes" if moment["type"] else "no"
+        value = files.number_of(moment, "count" if task == "REC" else "type", path, number)
+        gold = f"{value:g}" if task == "REC" else "yes" if value else "no"
         return Sample(
             id=name,
             problem=PLAIN[task].format(asked),
             answer=gold,
             problem_type=kind,
-            media=(self._seen(root, row, name, moment["realtime"]),),
+            media=(self._seen(root, name, files.text_of(row, "video", path, number), files.number_of(moment, "realtime", path, number)),),
             source="ovo-bench",
             scoring={"metric": "exact"} if kind == "count" else {},
             extra={"task": task, "category": CATEGORY[task], "asked": asked},
         )
 
-    def _seen(self, root: Path, row: dict[str, Any], name: str, moment: float) -> MediaRef:
+    def _seen(self, root: Path, name: str, video: str, moment: float) -> MediaRef:
         """The video up to the moment: a chunk of the release, or the source up to the next whole second."""
         for folder in ("chunked_videos", "chunks"):
             if (root / folder / f"{name}.mp4").is_file():
                 return MediaRef(str((root / folder / f"{name}.mp4").absolute()), "video")
-        return MediaRef(files.video(files.places(root, ("src_videos", "videos")), str(row["video"])), "video", end=float(math.ceil(moment)))
+        return MediaRef(files.video(files.places(root, ("src_videos", "videos")), video), "video", end=float(math.ceil(moment)))
+
+    def adopt(self, sample: Sample) -> Sample:
+        """A row of the converted file: forward questions are a question (REC), a step (SSR), a question (CRR) there."""
+        task = str(sample.extra.get("ovo_task"))
+        if task not in CATEGORY:
+            raise RequestError(f"sample {sample.id!r}: ovo_task {task} is none of {', '.join(CATEGORY)}")
+        extra = {**sample.extra, "task": task, "category": CATEGORY[task]}
+        if task not in PLAIN:
+            return replace(sample, extra=extra)
+        asked = sample.problem.removeprefix("How many times did they ").removesuffix("?") if task == "REC" else sample.problem
+        scoring = {"metric": "exact"} if task == "REC" else {}
+        return replace(sample, problem=PLAIN[task].format(asked), scoring=scoring, extra={**extra, "asked": asked})
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
-        task = sample.extra.get("task") or sample.extra.get("ovo_task")
-        asked = sample.extra.get("asked", sample.problem)
+        task, asked = sample.extra["task"], sample.extra.get("asked")
         if isinstance(sample.options, dict):
             options = "; ".join(f"{letter}. {text}" for letter, text in sample.options.items()) + ";"
             return Wording((0, CHOICE.format(question=sample.problem, options=options)))
@@ -136,7 +156,7 @@ class OVOBench(Release):
         said = text.strip()[:20_000]
         if isinstance(sample.options, dict):
             return Official(said[:40], float(str(sample.answer) in said))
-        if sample.extra.get("task") == "REC":
+        if sample.extra["task"] == "REC":
             digits = "".join(re.findall(r"[0-9]", said))
             return Official(digits[:40], float(digits == str(sample.answer)))
         word, letter = ("Yes", "Y") if str(sample.answer).lower() == "yes" else ("No", "N")
@@ -166,5 +186,4 @@ class OVOBench(Release):
 
 def place(record: Record) -> tuple[str, str]:
     """(category, task)."""
-    task = str(record.sample.extra.get("task") or record.sample.extra.get("ovo_task") or "none")
-    return CATEGORY.get(task, "none"), task
+    return record.sample.extra["category"], record.sample.extra["task"]

@@ -16,7 +16,7 @@ from evr1_benchmarks.release import Release
 from evr1_core.data.options import label_form
 from evr1_core.data.prompts import FrameTimes
 from evr1_core.errors import RequestError
-from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, macro, mean, official_of, table
+from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, macro, mean, official_of, strict_of, table
 from evr1_core.types import MediaRef, Sample, Wording
 
 FORMATS = ("multi-choice", "yes_no", "caption_matching", "captioning")
@@ -68,7 +68,7 @@ class TempCompass(Release):
             part = [record for record in records if _form(record) == form]
             tables[f"{form}: dimension"] = table(part, lambda record: record.sample.extra.get("dimension", "none"))
             tables[f"{form}: aspect"] = table(part, lambda record: record.sample.extra.get("aspect", "none"))
-        official = {"mean of formats": macro(records, accuracy_of, lambda record: (_form(record),))}
+        official = {"mean of formats": macro(records, strict_of, lambda record: (_form(record),))}
         if ruled:
             official["rules only, without captioning"] = mean(ruled, official_of)
             official["read by a rule"] = mean(ruled, lambda record: float(bool(record.official and record.official.answer)))
@@ -91,7 +91,7 @@ def _aspect(aspects: dict[str, Any], video: str, dimension: str, path: Path) -> 
 
 def _fields(form: str, row: dict[str, Any], path: Path, number: int, choices: list[dict[str, str]] | None) -> dict[str, Any]:
     """Question, options and gold answer of one row as the rewards read them."""
-    text, gold = files.field(row, "question", path, number), str(files.field(row, "answer", path, number))
+    text, gold = files.text_of(row, "question", path, number), files.text_of(row, "answer", path, number)
     extra: dict[str, Any] = {"as_printed": text, "gold": gold}
     if form == "yes_no":
         return {"problem": text, "answer": gold, "problem_type": "yes-no", "extra": extra}

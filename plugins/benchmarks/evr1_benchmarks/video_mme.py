@@ -42,14 +42,14 @@ class VideoMME(Release):
         return [self._sample(root, path, number, row, folders, variant) for number, row in enumerate(files.rows(path), 1)]
 
     def _sample(self, root: Path, path: Path, number: int, row: dict, folders: Sequence[Path], variant: str) -> Sample:
-        video_id = files.field(row, "videoID", path, number)
+        video_id = files.text_of(row, "videoID", path, number)
         extra = {name: files.field(row, name, path, number) for name in self.groups}
         if variant == "subtitles":
             extra["subtitle"] = str(root / "subtitle" / f"{video_id}.srt")
         return Sample(
-            id=files.field(row, "question_id", path, number),
-            problem=files.field(row, "question", path, number),
-            options=lettered(files.field(row, "options", path, number)),
+            id=files.text_of(row, "question_id", path, number),
+            problem=files.text_of(row, "question", path, number),
+            options=lettered(files.texts_of(row, "options", path, number)),
             answer=files.field(row, "answer", path, number),
             problem_type="multiple-choice",
             media=(MediaRef(files.video(folders, video_id), "video"),),

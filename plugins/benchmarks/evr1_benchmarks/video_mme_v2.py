@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evr1_benchmarks import files
-from evr1_benchmarks.options import first_letter, printed, split_question
+from evr1_benchmarks.options import first_letter, split_question
 from evr1_benchmarks.release import Release
 from evr1_benchmarks.subtitles import Cue, sentences
 from evr1_benchmarks.video_mme import LEAD_INS
@@ -35,6 +35,7 @@ REASON = (
     "Please perform a detailed reasoning based on the provided video frames to answer the following multiple-choice question selecting "
     "the best option from A through H and providing your final response strictly in the format: 'Final Answer: <letter>."
 )
+KINDS = ("relevance", "logic")
 QUARTERS = (0.0, 1 / 16, 4 / 16, 9 / 16, 1.0)
 CHAINS = {
     "[1, 2, 3, 4]": QUARTERS,
@@ -55,28 +56,30 @@ class VideoMMEv2(Release):
 
     def _sample(self, root: Path, path: Path, number: int, row: dict, folders: Sequence[Path], variant: str) -> Sample:
         extra: dict[str, Any] = {name: files.field(row, name, path, number) for name in self.columns}
-        lines = files.field(row, "options", path, number)
+        extra |= {"video_id": files.text_of(row, "video_id", path, number), "group_structure": _structure(extra["group_structure"])}
+        lines = files.text_of(row, "options", path, number)
         options = split_question(lines)[1]
-        if extra["group_type"] == "logic" and str(extra["group_structure"]) not in CHAINS:
+        if extra["group_type"] not in KINDS:
+            raise RequestError(f"{path}, record {number}: group_type {extra['group_type']!r} is none of {', '.join(KINDS)}")
+        if extra["group_type"] == "logic" and extra["group_structure"] not in CHAINS:
             known = ", ".join(CHAINS)
             raise RequestError(f"{path}, record {number}: group_structure {extra['group_structure']!r} is none of {known}")
         if variant != "no-subtitles":
             extra["subtitle"] = str(root / "subtitle" / f"{extra['video_id']}.jsonl")
             extra["between"] = variant == "interleaved"
         return Sample(
-            id=files.field(row, "question_id", path, number),
-            problem=files.field(row, "question", path, number),
-            options=options,
+            id=files.text_of(row, "question_id", path, number),
+            problem=files.text_of(row, "question", path, number),
+            options=options or None,
             answer=files.field(row, "answer", path, number),
             problem_type="multiple-choice",
-            media=(MediaRef(files.video(folders, str(extra["video_id"])), "video"),),
+            media=(MediaRef(files.video(folders, extra["video_id"]), "video"),),
             source="video-mme-v2",
             extra={**extra, "option_lines": tuple(lines.split("\n"))},
         )
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
-        assert isinstance(sample.options, dict)
-        lines = "\n".join(sample.extra.get("option_lines", ())) or printed(sample.options)
+        lines = "\n".join(sample.extra["option_lines"])
         question = f"Question: {sample.problem}\n{lines}\n{REASON if thinking else CHOOSE}"
         return Wording((0, *self._opening(sample, frame_times), question))
 
@@ -140,11 +143,19 @@ def group_score(right: Sequence[bool], row: Any) -> float:
     """Score in [0, 1] of a group by its type: the square of the share of right answers, or how far its chain holds."""
     if row["group_type"] == "relevance":
         return QUARTERS[sum(right)]
-    structure = str(row["group_structure"])
+    structure = _structure(row["group_structure"])
     steps = next((at for at, one in enumerate(right) if not one), len(right))
     if (structure == "[1, [2, 3], 4]" and steps == 1 and right[2]) or (structure == "[[1, 2], 3, 4]" and steps == 0 and right[1]):
         steps += 1  # of the two questions that stand side by side one is right
     return CHAINS[structure][steps]
+
+
+def _structure(value: Any) -> str:
+    """The structure of a group in one spelling: `[1,[2, 3],4]`, a list or its text, is `[1, [2, 3], 4]`."""
+    try:
+        return str(json.loads(value)) if isinstance(value, str) else str(value)
+    except ValueError:
+        return value
 
 
 def _official(record: Record) -> float | None:
@@ -155,5 +166,8 @@ def read_words(path: Path) -> list[Cue]:
     """Words of a subtitle file, one JSON object a line; none where the video has no file."""
     if not path.is_file():
         return []
-    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    return [Cue(float(row["start_time"]), float(row["end_time"]), row["text"]) for row in rows]
+    words: list[Cue] = []
+    for number, row in enumerate(files.rows(path), 1):
+        start, end = (files.number_of(row, name, path, number) for name in ("start_time", "end_time"))
+        words.append(Cue(start, end, str(files.field(row, "text", path, number))))
+    return words
