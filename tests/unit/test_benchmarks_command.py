@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from evr1_benchmarks.release import Release
 from evr1_core.evaluate.check import check_release
 from evr1_core.media.store import MediaStore
+from evr1_core.plugins import build, catalogue
+from evr1_core.specs import BenchmarkSpec
 from evr1_core.types import MediaRef, Sample
 from tests.support.miniatures import video_mme
 from tests.support.stored_runs import evr1
@@ -40,6 +43,15 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "no-subtitles  2,700 questions" in text and "subtitle/{videoID}.srt" in text
     assert evr1(["benchmarks", "show", "video-mm"]) == 2 and "did you mean 'video-mme'" in capsys.readouterr().err
+
+
+def test_what_is_listed_is_what_an_adapter_reads() -> None:
+    """The first variant is the default of the commands: it must be the adapter's, an official one."""
+    for spec in catalogue().specs(BenchmarkSpec):
+        adapter = build(spec)
+        if isinstance(adapter, Release):
+            assert tuple(spec.variants) == (*adapter.variants, *(["easyvideor1"] if adapter.converted else [])), spec.name
+            assert adapter.variants and (spec.variants[adapter.variants[0]] == spec.size), spec.name
 
 
 def test_errata_on_request(release: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,11 @@ CLIPS = Path(__file__).parents[2] / "clips"
 
 def miniatures() -> dict[str, ModuleType]:
     """Name of the benchmark -> module."""
-    return {found.name.replace("_", "-"): import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)}
+    return {
+        found.name.replace("_", "-"): import_module(f"{__name__}.{found.name}")
+        for found in pkgutil.iter_modules(__path__)
+        if not found.name.startswith("__")
+    }
 
 
 def clip(target: Path, name: str = "gop8.mp4") -> Path:
