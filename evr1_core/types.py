@@ -215,6 +215,8 @@ class Completion:
     finish_reason: FinishReason
     weight_version: int = 0
     """Number of weight updates the engine had received."""
+    prompt_known: bool = True
+    """The engine ran the prompt's own token ids. False for a server that doesn't say which ids it made of the messages."""
 
 
 @dataclass(frozen=True, slots=True)

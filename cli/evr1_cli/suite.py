@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evr1_core.config.models import RunConfig
     from evr1_core.evaluate.results import ResultStore
     from evr1_core.evaluate.suite import Wanted
+    from evr1_core.media.store import MediaStore
     from evr1_core.policy.adapter import ModelAdapter
     from evr1_core.types import Sample
 
@@ -199,17 +200,20 @@ def prepare(request: Request) -> tuple[list[Job], dict[Wanted, Evr1Error]]:
 
 def _data_job(request: Request) -> Job:
     from evr1_cli.eval import read_questions
+    from evr1_core.evaluate.settings import questions
     from evr1_core.evaluate.suite import Wanted
 
     config = request.config()
     samples = read_questions(config)
     paths = config.data.validate_on
     wanted = Wanted("-".join(path.stem for path in paths))
-    return _checked(request, Job(wanted, config, samples, {"data": sorted(path.name for path in paths)}), ", ".join(map(str, paths)))
+    what = {"data": sorted(path.name for path in paths), **questions(samples)}
+    return _checked(request, Job(wanted, config, samples, what), ", ".join(map(str, paths)))
 
 
 def _benchmark_job(request: Request, wanted: Wanted, alone: bool) -> Job:
     from evr1_core import plugins
+    from evr1_core.evaluate.settings import questions
     from evr1_core.evaluate.suite import root_of
 
     spec = plugins.benchmark(wanted.name)
@@ -225,7 +229,7 @@ def _benchmark_job(request: Request, wanted: Wanted, alone: bool) -> Job:
     if prompt is not None:
         what |= {"prompt": prompt, "thinking": request.thinking}
     samples = adapter.samples(root, variant)
-    return _checked(request, Job(wanted, config, samples, what, adapter, ask), str(root))
+    return _checked(request, Job(wanted, config, samples, what | questions(samples, ask), adapter, ask), str(root))
 
 
 def wording(adapter: Any, name: str, prompt: str | None, thinking: bool) -> tuple[str | None, Any]:
@@ -277,10 +281,11 @@ def answer(stack: ExitStack, jobs: list[Job], name: str, request: Request) -> It
     device = choose_device(first.model.device)
     adapter = load_adapter(name, first.model.chat)
     spec, weights = choose_engine(first.rollout.engine, device), model_hash(adapter.directory)
+    store = stack.enter_context(closing(open_store(first)))
     ready: list[Job] = []
     for job in jobs:
         try:
-            _open_results(stack, job, weights, spec.name, request)
+            _open_results(stack, job, weights, spec.name, request, store)
             ready.append(job)
         except Evr1Error as error:
             if len(jobs) == 1:
@@ -288,7 +293,6 @@ def answer(stack: ExitStack, jobs: list[Job], name: str, request: Request) -> It
             yield job, error
     if not ready:
         return
-    store = stack.enter_context(closing(open_store(first)))
     pool = stack.enter_context(closing(ScoringPool(first.rewards)))
     open_once = engine_opener(stack, ready, adapter, spec.name, device)
     for job in ready:
@@ -316,8 +320,8 @@ def answer(stack: ExitStack, jobs: list[Job], name: str, request: Request) -> It
                 return
 
 
-def _open_results(stack: ExitStack, job: Job, weights: str, engine: str, request: Request) -> None:
-    """Refuse other settings and other questions before a model is loaded."""
+def _open_results(stack: ExitStack, job: Job, weights: str, engine: str, request: Request, store: MediaStore) -> None:
+    """Refuse other settings, other questions and other media before a model is loaded."""
     from evr1_core.evaluate.pipeline import unique
     from evr1_core.evaluate.results import ResultStore
     from evr1_core.evaluate.settings import settings
@@ -326,6 +330,7 @@ def _open_results(stack: ExitStack, job: Job, weights: str, engine: str, request
     identity = settings(job.config, weights=weights, engine=engine, what=job.what)
     job.results = stack.enter_context(closing(ResultStore(job.folder, identity, fresh=request.fresh, retry=request.retry)))
     job.left = len(job.results.missing(job.samples, job.config.evaluate.n))
+    job.results.check_media(job.samples, lambda path: store.hashes.of(path)[0])
 
 
 def engine_opener(stack: ExitStack, jobs: list[Job], adapter: ModelAdapter, name: str, device: str) -> Callable[[], Any]:

@@ -16,13 +16,14 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evr1_core.data.order import hash_of
-from evr1_core.errors import RequestError
+from evr1_core.errors import MediaError, RequestError
 from evr1_core.evaluate.benchmark import Official, Record
 from evr1_core.media.digest import frames_digest
 from evr1_core.record.files import JsonLines, lock, next_free, rows, to_json, write_atomic
@@ -51,6 +52,8 @@ class ResultStore:
         self._lock = threading.Lock()
         self._lines = JsonLines(self.path)
         self._done: dict[Key, str] = {}
+        self._shown: dict[str, frozenset[str]] = {}
+        """Sample id -> hashes of the files that its answers were given about, of rows that were there before."""
         try:
             if fresh:
                 self._move_aside()
@@ -78,6 +81,24 @@ class ResultStore:
                 found.append(sample)
         return found
 
+    def check_media(self, samples: Iterable[Sample], content: Callable[[str], str]) -> None:
+        """Raises RequestError where a file is another one than an earlier answer was given about, under the same name.
+
+        `content`: path -> hash of a file, MediaError where it is gone: then its answers stand, and nothing can be mixed.
+        """
+        held = [sample for sample in samples if sample.id in self._shown]
+        paths = sorted({ref.path for sample in held for ref in sample.media})
+        with ThreadPoolExecutor(8) as pool:
+            now = dict(zip(paths, pool.map(lambda path: _content_of(path, content), paths), strict=True))
+        for sample in held:
+            there = {now[ref.path] for ref in sample.media}
+            if None not in there and not self._shown[sample.id] <= there:
+                files = ", ".join(ref.path for ref in sample.media)
+                raise RequestError(
+                    f"{self.path}: the answer to {sample.id!r} was given about another file than {files} is now; put the old one back, "
+                    "give another --output, or --fresh to start anew"
+                )
+
     def add(
         self,
         sample: Sample,
@@ -98,6 +119,7 @@ class ResultStore:
             "text": completion.text,
             "finish_reason": completion.finish_reason,
             "tokens": len(completion.token_ids),
+            "prompt_ids": "known" if completion.prompt_known else "unknown",
         }
         self._append(sample, index, {**answer, **asked})
 
@@ -149,6 +171,8 @@ class ResultStore:
             if key in self._done:
                 raise RequestError(f"{self.path}: {key[0]!r}, answer {key[1]}, stands there twice; --fresh starts anew")
             self._done[key] = row["content"]
+            if shown := frozenset(medium["content"] for medium in row.get("media", ())):
+                self._shown[key[0]] = shown
 
     def _drop_without_number(self) -> None:
         """Keep the whole old file aside, then put one without these rows in its place."""
@@ -174,6 +198,13 @@ class ResultStore:
             path = self.directory / name
             if path.exists():
                 path.rename(next_free(path, "before"))
+
+
+def _content_of(path: str, content: Callable[[str], str]) -> str | None:
+    try:
+        return content(path)
+    except MediaError:
+        return None
 
 
 def read_record(row: Mapping[str, Any], sample: Sample | None = None) -> Record:

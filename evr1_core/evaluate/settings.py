@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import evr1_core
 from evr1_core import plugins
 from evr1_core.config.models import RunConfig
+from evr1_core.data.order import hash_of
+from evr1_core.data.prompts import Ask
 from evr1_core.data.templates import prompt_sources
 from evr1_core.evaluate.stream import Limits
 from evr1_core.media.decode import decoder_version
@@ -19,7 +23,7 @@ from evr1_core.record.files import sha256
 from evr1_core.record.manifest import template_hashes
 from evr1_core.scoring.score import SCORER_VERSION
 from evr1_core.specs import EngineSpec
-from evr1_core.types import Sampling
+from evr1_core.types import Sample, Sampling
 
 NOT_IN_NUMBERS: Any = {
     "workers": True,
@@ -30,6 +34,8 @@ NOT_IN_NUMBERS: Any = {
     },
 }
 """Keys of the reward section that change how scoring is done, not what it gives."""
+TIMES = (0.5, 5.0, 60.0, 600.0)
+"""Seconds of made-up frames."""
 
 
 def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,6 +58,27 @@ def settings(config: RunConfig, *, weights: str, engine: str, what: Mapping[str,
         "scorer": SCORER_VERSION,
         "versions": versions(engine),
     }
+
+
+def questions(samples: Sequence[Sample], ask: Ask | None = None) -> dict[str, str]:
+    """Identity of the questions of a release, all of them, for `what`: `content` of ids, texts, answers, options, scoring and names of
+    media; `wordings` of how `ask` words each.
+
+    Words that depend on the frames are taken at TIMES, so that no file is opened: another rule of wording is seen, another
+    line of subtitles only where it stands at one of these.
+    """
+    found = {"content": hash_of(samples)}
+    if ask is not None:
+        digest = hashlib.sha256()
+        for sample in samples:
+            try:
+                worded = ask(sample, lambda sample=sample: (TIMES,) * len(sample.media))
+                text = json.dumps(asdict(worded) if worded else None, default=repr)
+            except Exception as error:  # becomes an outcome of its question when it is asked
+                text = type(error).__name__
+            digest.update(text.encode() + b"\n")
+        found["wordings"] = digest.hexdigest()
+    return found
 
 
 def versions(engine: str) -> dict[str, str]:

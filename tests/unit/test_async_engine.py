@@ -6,6 +6,10 @@ import asyncio
 import base64
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +25,7 @@ from PIL import Image
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.rollout.async_engine import AsyncEngine, Batched, EngineDead
 from evr1_core.rollout.engine import EngineContext, PromptMismatch, completion_seed
+from evr1_core.rollout.loop import without_interrupts
 from evr1_core.types import Clip, Completion, MediaRef, Prompt, Sample, Sampling
 from evr1_engines.openai import Options, ServerEngine
 
@@ -182,6 +187,21 @@ def opened() -> Iterator[Any]:
         thing.close()
 
 
+def test_ctrl_c_does_not_reach_the_processes_of_an_engine() -> None:
+    code = "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); print('up', flush=True); time.sleep(60)"
+    with without_interrupts():
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set()), "this thread itself is interrupted as before"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+
+
 def shown() -> Prompt:
     """A system turn, a video and a text."""
     clip = Clip(FRAMES, (0.0, 1.0, 2.0), (0, 2, 4), 2.0, 6, 3.0, 0, "d", "c", "key")
@@ -194,7 +214,7 @@ def shown() -> Prompt:
 def test_a_server_is_shown_the_very_frames(opened: Any) -> None:
     engine, server = opened(reply("B"))
     [[one, two]] = ask(engine, [shown()], Sampling(n=2, temperature=0.0, max_tokens=9, seed=4))
-    assert one.text == two.text == "B" and one.finish_reason == "stop" and one.token_ids == (66,)
+    assert one.text == two.text == "B" and one.finish_reason == "stop" and one.token_ids == (66,) and not one.prompt_known
     system, user = server.sent[0]["messages"]
     assert system == {"role": "system", "content": "Be brief."} and user["content"][-1] == {"type": "text", "text": "What?"}
     pictures = [part["image_url"]["url"].removeprefix("data:image/png;base64,") for part in user["content"][:-1]]
@@ -206,7 +226,8 @@ def test_a_server_is_shown_the_very_frames(opened: Any) -> None:
 
 def test_a_vllm_server_gets_the_clock_and_its_prompt_is_compared(opened: Any) -> None:
     engine, server = opened(reply("B", choice={"token_ids": [9]}, prompt_token_ids=[5, 6, 7]), video="vllm")
-    assert ask(engine, [shown()])[0][0].token_ids == (9,)
+    [[answer]] = ask(engine, [shown()])
+    assert answer.token_ids == (9,) and answer.prompt_known
     [body] = server.sent
     assert body["media_io_kwargs"]["video"] == {
         "fps": 2.0, "frames_indices": [0, 2, 4], "total_num_frames": 6, "duration": 3.0, "do_sample_frames": False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from evr1_core.record.files import rows
 from evr1_core.rollout import async_engine
 from evr1_core.specs import BudgetSpec
 from evr1_core.types import Completion, Prompt, Sampling
-from tests.support.miniatures import stvg, video_mme
+from tests.support.miniatures import CLIPS, stvg, video_mme
 from tests.support.stored_runs import evr1
 
 
@@ -83,7 +84,8 @@ def test_a_suite_with_a_missing_release(common: list[str], engine: Letters, tmp_
     assert len(list(csv.DictReader(io.StringIO((out / "suite.csv").read_text())))) == 4
     assert "| video-mme:subtitles | accuracy | 33.3 [" in (out / "suite.md").read_text()
     settings = json.loads((out / "video-mme" / "settings.json").read_text())
-    assert settings["questions"] == {"benchmark": "video-mme", "variant": "no-subtitles", "prompt": "official", "thinking": False}
+    asked = {"benchmark": "video-mme", "variant": "no-subtitles", "prompt": "official", "thinking": False}
+    assert settings["questions"].items() > asked.items() and settings["questions"].keys() - asked.keys() == {"content", "wordings"}
 
     assert evr1([*common, "--benchmark", "video-mme,stvg", "--json"]) == 0
     assert engine.opened == 1 and engine.asked == 20, "everything was answered: no engine is opened"
@@ -126,6 +128,25 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(common: list[str], engin
         assert evr1([*common, *more]) == 2, more
         assert message in capsys.readouterr().err
     assert engine.opened == 0
+
+
+@pytest.mark.slow
+def test_a_video_that_changed_under_its_name_is_not_mixed_in(
+    common: list[str], engine: Letters, releases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(releases / "video-mme", own)
+    command = [*common, "--benchmark", "video-mme", "--root", str(own)]
+    assert evr1([*command, "--limit", "1"]) == 0 and engine.asked == 1
+    video = Path(next(rows(tmp_path / "out" / "results.jsonl"))["sample"]["media"][0]["path"])
+    before, other = video.read_bytes(), (CLIPS / "bframes.mp4").read_bytes()
+    video.write_bytes(other)
+    assert evr1(command) == 2 and engine.asked == 1
+    assert f"was given about another file than {video}" in capsys.readouterr().err
+    video.unlink()  # gone: its answer stands
+    assert evr1([*command, "--limit", "1"]) == 0
+    video.write_bytes(before)  # other times of the file, the same content
+    assert evr1([*command, "--limit", "2"]) == 0 and engine.asked == 2
 
 
 def test_where_releases_are(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.errors import Evr1Error, MediaError, RequestError
 from evr1_core.evaluate.benchmark import Report, accuracy
 from evr1_core.evaluate.pipeline import Stopped, evaluate, line, metrics
 from evr1_core.evaluate.results import ResultStore, read_record
@@ -131,6 +131,7 @@ def test_every_question_once_and_all_that_explains_it(tmp_path: Path) -> None:
         32,
         32,
     )
+    assert row["prompt_ids"] == "known"
     assert row["latency"].keys() == {"load", "wait", "generate"} and row["sampling"]["seed"] == completion_seed(0, "q0", 0)
     assert read_record(row).sample == samples[0]
     assert told[0] == (0, 10) and told[-1] == (10, 10)
@@ -159,6 +160,24 @@ def test_stopped_and_started_again_it_does_only_what_is_missing(tmp_path: Path) 
     again = Engine()
     run(tmp_path, samples, engine=again)
     assert again.asked == []
+
+
+def test_another_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    samples = questions(3)
+    run(tmp_path, samples)
+
+    def content(path: str) -> str:
+        if path == "/x/0.mp4":
+            raise MediaError(path, "missing", "gone")
+        return "other" if path == "/x/1.mp4" else "c"
+
+    results = ResultStore(tmp_path, SETTINGS)
+    try:
+        with pytest.raises(RequestError, match=r"the answer to 'q1' was given about another file than /x/1.mp4 is now; .* --fresh"):
+            results.check_media(samples, content)
+        results.check_media([samples[0], samples[2], *questions(5)[3:]], content)
+    finally:
+        results.close()
 
 
 def test_half_answered_questions_are_completed(tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ class ServerEngine:
         if reasoning:  # a server that takes thoughts and answer apart
             text = f"{'' if '<think>' in prompt.prefill else '<think>'}{reasoning}</think>{text}"
         ids = choice.get("token_ids")
-        return Completion(tuple(self.adapter.tokenize(text) if ids is None else ids), (), text, reason)
+        tokens = tuple(self.adapter.tokenize(text) if ids is None else ids)
+        return Completion(tokens, (), text, reason, prompt_known=reply.get("prompt_token_ids") is not None)
 
     def _safe(self, text: str) -> str:
         """One line in which the key is not, even if the server repeats it."""

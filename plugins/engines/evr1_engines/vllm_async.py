@@ -18,7 +18,7 @@ from typing import Any
 from evr1_core.errors import Evr1Error
 from evr1_core.rollout.async_engine import EngineDead
 from evr1_core.rollout.engine import EngineContext, completion_seed
-from evr1_core.rollout.loop import LoopThread
+from evr1_core.rollout.loop import LoopThread, without_interrupts
 from evr1_core.types import Completion, Prompt, Sampling
 from evr1_engines.vllm_arguments import Options, llm_arguments, prepare_environment
 from evr1_engines.vllm_requests import completion, parameters, prompt_mismatch, request
@@ -94,4 +94,5 @@ async def _open(arguments: dict[str, Any]) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    with without_interrupts():  # else a Ctrl-C ends the engine while answers are under way
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
