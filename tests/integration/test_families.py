@@ -24,8 +24,8 @@ from tests.support.questions import write_questions
 pytestmark = pytest.mark.slow
 
 MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
-BFLOAT16 = {"tiny-qwen3-5": 0.05, "tiny-qwen3-5-moe": 0.05}
-"""Families whose kernels on CPU want bfloat16, and how far two orders of summation may part there."""
+BFLOAT16 = {"tiny-qwen3-5": 0.25, "tiny-qwen3-5-moe": 3.0}
+"""Families whose kernels on CPU want bfloat16, and twice the largest difference that was measured there (docs/models.md)."""
 
 
 @pytest.fixture(scope="module", params=MADE)
@@ -50,6 +50,13 @@ def test_logprobs_agree(seen: dict[str, Any], when: str) -> None:
     """Text, images, videos and their mixes; before and after a weight update."""
     print(when, {name: f"{value:.1e}" for name, value in seen[when].items()})
     assert len(seen[when]) == 9 and max(seen[when].values()) < seen["limit"]
+
+
+def test_bfloat16_parts_the_engine_from_float32_no_more_than_the_trainer(seen: dict[str, Any]) -> None:
+    """Where both round, the largest difference says little: both are compared with float32 on the same weights."""
+    assert len(seen["rounding"]) == (2 if seen["limit"] > 1e-5 else 0)
+    for one in seen["rounding"]:
+        assert 0 < one["engine"] < 1.5 * one["trainer"] < 0.2, seen["rounding"]
 
 
 def test_answers(seen: dict[str, Any]) -> None:

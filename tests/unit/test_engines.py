@@ -102,6 +102,7 @@ class FakeLLM:
         self.report, self.failing = report or LoadReport((), ()), failing
         self.waiting: list[tuple[str, Any]] = []
         self.model_config = None
+        self.given: Any = None
         self.llm_engine = SimpleNamespace(
             add_request=lambda name, prepared, wanted: self.waiting.append((name, wanted)),
             abort_request=lambda names: self.calls.append(f"abort {len(names)}"),
@@ -127,7 +128,8 @@ class FakeLLM:
         self.calls.append(f"wake {tags[0]}")
 
     def collective_rpc(self, method: Any, args: tuple[Any, ...]) -> list[LoadReport]:
-        self.calls.append(f"load {len(args[0])}")
+        self.given = args[0]
+        self.calls.append(f"load {len(list(args[0]))}")
         return [self.report]
 
 
@@ -204,8 +206,16 @@ def test_an_update_that_left_something_behind_is_an_error(report: LoadReport, me
 
 
 def test_a_weight_that_comes_twice_is_an_error() -> None:
-    with pytest.raises(Evr1Error, match="1 new weights come twice, for example a"):
-        named_once([*WEIGHTS, ("a", torch.ones(1))])
+    with pytest.raises(Evr1Error, match="new weights come twice, a for example"):
+        list(named_once([*WEIGHTS, ("a", torch.ones(1))]))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_worker_takes_weights_as_they_come_and_several_are_sent_a_list(workers: int) -> None:
+    llm = FakeLLM()
+    one = VLLMEngine(EngineContext(ADAPTER, "float32", "cpu", 100, 10, 0), Options(tensor_parallel_size=workers), llm)
+    one.load_weights(iter(WEIGHTS), version=1)
+    assert isinstance(llm.given, list) == (workers == 2) and llm.calls[0] == "load 2"
 
 
 def test_an_engine_that_keeps_its_prefix_cache_is_an_error() -> None:

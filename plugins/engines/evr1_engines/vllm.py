@@ -12,6 +12,7 @@ Five settings make it agree with the trainer to the last digits, each silently w
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
@@ -39,6 +40,8 @@ class VLLMEngine:
         self.asleep: set[str] = set()
         """What sleeps: `weights`, `kv_cache`."""
         self.media_bytes = options.media_gib * 2**30
+        self.streams = options.tensor_parallel_size == 1 and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0") == "0"
+        self.workers = options.tensor_parallel_size * int(options.engine_args.get("pipeline_parallel_size", 1))
         self.numbers = count()
         if llm is None:
             prepare_environment(context.device, options.cpu_kv_cache_gib)
@@ -129,7 +132,9 @@ class VLLMEngine:
         A sleeping engine takes back memory for its weights first; that for keys and values comes with `wake`.
         """
         self._wake("weights")
-        for report in self.llm.collective_rpc(load_every_weight, args=(named_once(weights),)):
+        # The one worker of this process takes them as they come, so that merged or gathered ones aren't held; several are sent them.
+        given = named_once(weights) if self.workers == 1 else list(named_once(weights))
+        for report in self.llm.collective_rpc(load_every_weight, args=(given,)):
             report.check()
         engine = self.llm.llm_engine
         engine.reset_encoder_cache()

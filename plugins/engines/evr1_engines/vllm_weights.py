@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +34,17 @@ class LoadReport:
             )
 
 
-def named_once(weights: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """The weights as a list. Raises Evr1Error for a name that comes twice."""
-    found = list(weights)
-    twice = [name for name, times in Counter(name for name, _ in found).items() if times > 1]
-    if twice:
-        raise Evr1Error(f"{len(twice)} new weights come twice, for example {', '.join(twice[:3])}: which one counts?")
-    return found
+def named_once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The weights as they come, none held. Raises Evr1Error at a name that came before."""
+    seen: set[str] = set()
+    for name, tensor in weights:
+        if name in seen:
+            raise Evr1Error(f"new weights come twice, {name} for example: which one counts?")
+        seen.add(name)
+        yield name, tensor
 
 
-def load_every_weight(worker: Any, weights: list[tuple[str, Tensor]]) -> LoadReport:
+def load_every_weight(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> LoadReport:
     """`reload_weights` on a worker of vLLM, which itself only logs what it did not load."""
     runner = worker.model_runner
     model = runner.get_model()
@@ -59,6 +59,7 @@ def load_every_weight(worker: Any, weights: list[tuple[str, Tensor]]) -> LoadRep
         return loaded
 
     model.load_weights = load
+    prepare_experts(model)
     try:
         runner.reload_weights(weights_iterator=weights)
     except (KeyError, ValueError, AssertionError) as error:
@@ -66,6 +67,23 @@ def load_every_weight(worker: Any, weights: list[tuple[str, Tensor]]) -> LoadRep
     finally:
         del model.load_weights
     return LoadReport(tuple(sorted(names - loaded)), tuple(partial))
+
+
+def prepare_experts(model: Any) -> None:
+    """On a CPU, lets experts be padded and packed anew for every update, as they were for the first weights.
+
+    Reason: where a layer of experts has a kernel already, vLLM copies new weights into the place of the old ones and leaves out the
+    packing that its CPU kernels need (`UnquantizedFusedMoEMethod._setup_kernel`): an error where sizes are padded, and wrong
+    answers without one elsewhere. Without a kernel it goes the way of the first load. On a GPU weights aren't packed in this way,
+    and compiled graphs hold the kernel. Holds for vLLM 0.32; a layer of another form is left alone.
+    """
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        for module in model.modules():
+            method = getattr(module, "quant_method", None)
+            if getattr(method, "moe_kernel", None) is not None:
+                method.moe_kernel = None
 
 
 def incomplete(model: Any) -> list[str]:
