@@ -7,12 +7,13 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from evr1_core.errors import RequestError
 
+T = TypeVar("T")
 VIDEO_SUFFIXES = (".mp4", ".MP4", ".mkv", ".webm", ".mov", ".avi")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
 
@@ -43,10 +44,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def load(path: Path) -> Any:
     """The content of a JSON file. Raises RequestError where it can't be read."""
-    text = _text(path)
+    content = text(path)
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"{path}: not readable as JSON: {error}") from error
 
 
@@ -56,12 +57,16 @@ def _json_or_lines(path: Path) -> Any:
         return load(path)
     except RequestError as error:
         try:
-            return list(_lines(path))
+            found = list(_lines(path))
         except RequestError:
             raise error from None
+        if not found:
+            raise error
+        return found
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """A text file, without the mark that some begin with. Raises RequestError where it can't be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -70,18 +75,18 @@ def _text(path: Path) -> str:
 
 def _table(path: Path, delimiter: str) -> list[dict[str, Any]]:
     try:
-        return [dict(row) for row in csv.DictReader(io.StringIO(_text(path)), delimiter=delimiter)]
+        return [dict(row) for row in csv.DictReader(io.StringIO(text(path)), delimiter=delimiter)]
     except csv.Error as error:
         raise RequestError(f"{path}: not readable as a table: {error}") from error
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(io.StringIO(_text(path)), 1):  # splitlines() would part a line at U+2028, which JSON allows
+    for number, line in enumerate(io.StringIO(text(path)), 1):  # splitlines() would part a line at U+2028, which JSON allows
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{path}, line {number}: not readable as JSON: {error}") from error
         if not isinstance(row, dict):
             raise RequestError(f"{path}, line {number}: must hold one record, a JSON object")
@@ -146,6 +151,25 @@ def texts_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> list
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, (str, int, float)) for item in value):
         raise RequestError(f"{path}, record {number}: {name} must be a list of texts, found {value!r}")
     return [str(item) for item in value]
+
+
+def options_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> dict[str, str]:
+    """A column that maps letters to texts or numbers; blank texts stay. Raises RequestError for anything else."""
+    value = field(row, name, path, number)
+    if not isinstance(value, Mapping) or not all(isinstance(item, (str, int, float)) for item in value.values()):
+        raise RequestError(f"{path}, record {number}: {name} must map letters to texts, found {value!r}")
+    return {str(letter): str(item) for letter, item in value.items()}
+
+
+def each(path: Path, found: Iterable[dict[str, Any]], make: Callable[[dict[str, Any], int], T]) -> list[T]:
+    """What `make` gives for each record and its number, from 1. Raises RequestError naming the record that it can't take."""
+    made: list[T] = []
+    for number, row in enumerate(found, 1):
+        try:
+            made.append(make(row, number))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise RequestError(f"{path}, record {number}: has another form than the release: {error!r}") from error
+    return made
 
 
 def video(folders: Iterable[Path], name: str) -> str:
