@@ -247,6 +247,26 @@ def test_tempcompass_mean_of_formats_is_strict(tmp_path: Path) -> None:
     assert report.official["mean of formats"].value == pytest.approx(1 / (1 + len(others)))
 
 
+def test_tempcompass_tables_of_the_hub(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    benchmark, listed = release("tempcompass", tmp_path)
+    for path in sorted((tmp_path / "questions").iterdir()):
+        rows = [
+            {"video_id": video, "dim": dimension, **row}
+            for video, dimensions in json.loads(path.read_text()).items()
+            for dimension, questions in dimensions.items()
+            for row in questions
+        ]
+        (tmp_path / path.stem).mkdir()
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / path.stem / "test-00000-of-00001.parquet")
+        path.unlink()
+    assert benchmark.samples(tmp_path) == listed
+    (tmp_path / "meta_info.json").unlink()
+    assert {one.extra["aspect"] for one in benchmark.samples(tmp_path)} == {"none", "order"}
+
+
 def test_mvbench_full_stops_are_no_answer(tmp_path: Path) -> None:
     benchmark, samples = release("mvbench", tmp_path)
     sample = replace(samples[0], answer="B")

@@ -58,7 +58,8 @@ SPECS = (
         licence="CC BY-NC 4.0",
         url="https://github.com/llyx97/TempCompass",
         paper="arXiv 2403.00476",
-        layout="questions/{multi-choice,yes_no,caption_matching,captioning}.json\nmeta_info.json\nvideos/{video_id}.mp4",
+        layout="questions/{multi-choice,yes_no,caption_matching,captioning}.json\nmeta_info.json\nvideos/{video_id}.mp4\n"
+        "or {multi-choice,...}/test-*.parquet in place of the JSON files; meta_info.json (optional then)",
     ),
     BenchmarkSpec(
         name="motionbench",

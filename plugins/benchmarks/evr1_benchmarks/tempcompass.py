@@ -29,15 +29,16 @@ class TempCompass(Release):
     converted = ("tempcompass.json",)
 
     def read(self, root: Path, variant: str) -> list[Sample]:
-        folder = files.find(root, "questions", "multi-choice.json").parent
-        folder = folder / "questions" if (folder / "questions").is_dir() else folder
-        aspects = files.load(files.find(root, "meta_info.json", "questions/meta_info.json"))
-        choices = files.load(files.find(folder, "multi-choice.json"))
+        path, choices = _questions(root, "multi-choice")
+        about = (
+            [] if path.suffix == ".parquet" and not (root / "meta_info.json").is_file() else ["meta_info.json", "questions/meta_info.json"]
+        )
+        aspects = files.load(files.find(root, *about)) if about else None
         folders = files.places(root, ("videos", "video"))
         found: list[Sample] = []
         for form in FORMATS if variant == "all" else (variant,):
-            path = files.find(folder, f"{form}.json")
-            for video, dimensions in files.load(path).items():
+            path, videos = _questions(root, form)
+            for video, dimensions in videos.items():
                 media = (MediaRef(files.video(folders, video), "video"),)
                 for dimension, questions in dimensions.items():
                     extra = {"format": form, "dimension": dimension, "aspect": _aspect(aspects, video, dimension, path)}
@@ -79,10 +80,27 @@ class TempCompass(Release):
         return noted("captioning questions that name another answer than the multi-choice question that is scored", other)
 
 
-def _aspect(aspects: dict[str, Any], video: str, dimension: str, path: Path) -> str:
-    """One of 11 finer aspects."""
+def _questions(root: Path, form: str) -> tuple[Path, dict[str, dict[str, list[dict[str, Any]]]]]:
+    """Video -> dimension -> questions: of the repository's JSON file, or of the hub's table, where they stand in the same order."""
+    path = files.find(root, f"questions/{form}.json", f"{form}.json", f"{form}/test-*.parquet")
+    if path.suffix == ".json":
+        found = files.load(path)
+        if not isinstance(found, dict):
+            raise RequestError(f"{path}: must hold the questions by video and dimension")
+        return path, found
+    videos: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for number, row in enumerate(files.rows(path), 1):
+        video, dimension = (files.text_of(row, name, path, number) for name in ("video_id", "dim"))
+        videos.setdefault(video, {}).setdefault(dimension, []).append(row)
+    return path, videos
+
+
+def _aspect(aspects: dict[str, Any] | None, video: str, dimension: str, path: Path) -> str:
+    """One of 11 finer aspects; `none` without meta_info.json, which the hub doesn't have."""
     if dimension == "order":
         return "order"
+    if aspects is None:
+        return "none"
     found = (aspects.get(video) or {}).get("eval_dim", {}).get(dimension)
     if not found:
         raise RequestError(f"{path}: meta_info.json has no eval_dim {dimension!r} for video {video!r}")
