@@ -30,10 +30,8 @@ class TempCompass(Release):
 
     def read(self, root: Path, variant: str) -> list[Sample]:
         path, choices = _questions(root, "multi-choice")
-        about = (
-            [] if path.suffix == ".parquet" and not (root / "meta_info.json").is_file() else ["meta_info.json", "questions/meta_info.json"]
-        )
-        aspects = files.load(files.find(root, *about)) if about else None
+        bare = path.suffix == ".parquet" and not (root / "meta_info.json").is_file()
+        aspects = None if bare else files.load(files.find(root, "meta_info.json", "questions/meta_info.json"))
         folders = files.places(root, ("videos", "video"))
         found: list[Sample] = []
         for form in FORMATS if variant == "all" else (variant,):
