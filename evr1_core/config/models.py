@@ -47,6 +47,8 @@ class ModelSection(Section):
     """Arguments of the model's chat template, for example `{enable_thinking: false}`; what they mean is the template's matter."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
     """Attention kernel; auto leaves the choice to evr1."""
+    kernels: Literal["torch", "liger"] = "torch"
+    """liger takes fused kernels for norms, gated MLPs and rotary positions; needs a CUDA GPU and the package liger-kernel."""
     compile: Literal["off", "blocks"] = "off"
     """blocks compiles the layers of vision tower and language model one by one with torch.compile, for the update alone."""
     gradient_checkpointing: bool = True

@@ -13,6 +13,7 @@ from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import AnswerOutputs, Row, frozen_logprobs, micro_batches
+from evr1_core.policy.kernels import use_kernels
 from evr1_core.policy.lora import Lora, check_same, fingerprint
 from evr1_core.policy.memory import activations_on_host, compile_blocks
 from evr1_core.policy.optimizer import MasterAdamW, learning_rate
@@ -32,6 +33,7 @@ class Policy:
         self.steps = 0
         """Optimizer updates taken."""
         self.model = adapter.load_model(getattr(torch, model.dtype), attention=model.attention, device=device)
+        use_kernels(self.model, model.kernels, device)
         self.frozen = freeze(adapter, self.model, model.freeze)
         self.lora = None if model.lora is None else Lora(adapter, self.model, model.lora, frozen=model.freeze)
         if model.gradient_checkpointing:
