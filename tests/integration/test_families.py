@@ -21,7 +21,7 @@ from evr1_core.train import loop
 from evr1_core.train.run import open_run
 from tests.support.questions import write_questions
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # starts vLLM
 
 MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
 BFLOAT16 = {"tiny-qwen3-5": 0.25, "tiny-qwen3-5-moe": 3.0}

@@ -12,12 +12,12 @@ import pytest
 
 from tests.support.questions import write_questions
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
 
 def evr1(*arguments: str, cwd: Path) -> None:
     """One command of the program, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "evr1_cli.main", *arguments], capture_output=True, text=True, timeout=280, cwd=cwd)
+    done = subprocess.run([sys.executable, "-m", "evr1_cli.main", *arguments], capture_output=True, text=True, timeout=600, cwd=cwd)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

@@ -12,7 +12,6 @@ Five settings make it agree with the trainer to the last digits, each silently w
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
@@ -40,7 +39,6 @@ class VLLMEngine:
         self.asleep: set[str] = set()
         """What sleeps: `weights`, `kv_cache`."""
         self.media_bytes = options.media_gib * 2**30
-        self.streams = options.tensor_parallel_size == 1 and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0") == "0"
         self.workers = options.tensor_parallel_size * int(options.engine_args.get("pipeline_parallel_size", 1))
         self.numbers = count()
         if llm is None:
