@@ -206,7 +206,7 @@ def test_an_update_that_left_something_behind_is_an_error(report: LoadReport, me
 
 
 def test_a_weight_that_comes_twice_is_an_error() -> None:
-    with pytest.raises(Evr1Error, match="new weights come twice, a for example"):
+    with pytest.raises(Evr1Error, match="new weight a comes twice"):
         list(named_once([*WEIGHTS, ("a", torch.ones(1))]))
 
 

@@ -39,7 +39,7 @@ def named_once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Ten
     seen: set[str] = set()
     for name, tensor in weights:
         if name in seen:
-            raise Evr1Error(f"new weights come twice, {name} for example: which one counts?")
+            raise Evr1Error(f"the new weight {name} comes twice: which one counts?")
         seen.add(name)
         yield name, tensor
 
