@@ -162,7 +162,7 @@ def test_gold_boxes_stand_at_whole_seconds_of_the_event() -> None:
 def test_stvg_reads_frames_into_seconds_and_the_part_that_is_shown(tmp_path: Path) -> None:
     _, samples = release("stvg", tmp_path)
     first, second = samples
-    assert first.problem == "When does the square move?"
+    assert first.problem.startswith("When does the square move?\n")
     assert (first.media[0].start, first.media[0].end) == (1.0, 8.0)
     assert first.answer["time"] == [2.0, 41 / 8] and list(first.answer["boxes"]) == ["2", "3", "4", "5"]
     assert first.answer["boxes"]["2"] == [16, 10, 36, 25]

@@ -6,9 +6,9 @@ language models comes with it: `official` is that of lmms-eval, `timelens` that 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ from evr1_core.errors import RequestError
 from evr1_core.evaluate.benchmark import Official, Record, Report, accuracy, accuracy_of, mean, official_of
 from evr1_core.types import MediaRef, Sample, Wording
 
-LINE = re.compile(r"(\S+) (\S+) (\S+)##(.*)")
+LINE = re.compile(r"(\S+)\s+(\d+(?:\.\d*)?)\s+(\d+(?:\.\d*)?)\s*##(.*)")
+_TIME = r"(\d{1,9}(?:\.\d{0,9})?)"
+RANGE = re.compile(rf"{_TIME}\s{{0,9}}(?:-|to)\s{{0,9}}{_TIME}", re.IGNORECASE)
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 LIMITS = (0.3, 0.5, 0.7)
 
 LMMS_EVAL = (
     "Please find the visual event described by a sentence in the video, determining its starting and ending times. The format should be: "
     "'The event happens in the start time - end time'. For example, The event 'person turn a light on' happens in the 24.3 - 30.4 seonds. "
-    "Now I will give you the textual sentence: {} Please return its start time and end time."
+    "Now I will give you the textual sentence: {}. Please return its start time and end time."
 )
 TIMELENS = (
     "Please find the visual event described by the sentence '{}', determining its starting and ending times. "
@@ -59,7 +61,9 @@ class CharadesSTA(Release):
 
     def _lines(self, path: Path) -> list[tuple[str, float, float, str]]:
         rows = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(files.text(path).split("\n"), 1):
+            if not line.strip():
+                continue
             match = LINE.fullmatch(line.strip())
             if match is None:
                 raise RequestError(f"{path}, line {number}: must read `VIDEO START END##SENTENCE`, is {line[:80]!r}")
@@ -68,20 +72,24 @@ class CharadesSTA(Release):
 
     def _hub(self, path: Path) -> list[tuple[str, float, float, str]]:
         """The copy on the Hugging Face hub: `video`, `caption`, `timestamp`."""
-        rows = []
-        for number, row in enumerate(files.rows(path), 1):
+
+        def line(row: dict[str, Any], number: int) -> tuple[str, float, float, str]:
             start, end = files.field(row, "timestamp", path, number)
-            video = str(files.field(row, "video", path, number)).removesuffix(".mp4")
-            rows.append((video, float(start), float(end), str(files.field(row, "caption", path, number)).strip()))
-        return rows
+            video = files.text_of(row, "video", path, number).removesuffix(".mp4")
+            return video, float(start), float(end), files.text_of(row, "caption", path, number).strip()
+
+        return files.each(path, files.rows(path), line)
 
     def _lengths(self, root: Path) -> dict[str, float]:
         """Seconds of the videos, where Charades' own table lies beside."""
         path = next(iter(sorted(root.glob("**/Charades_v1_test.csv"))), None)
         if path is None:
             return {}
-        with path.open(encoding="utf-8", newline="") as file:
-            return {row["id"]: float(row["length"]) for row in csv.DictReader(file)}
+
+        def length(row: dict[str, Any], number: int) -> tuple[str, float]:
+            return files.text_of(row, "id", path, number), files.number_of(row, "length", path, number)
+
+        return dict(files.each(path, files.rows(path), length))
 
     def wording(self, sample: Sample, prompt: str, thinking: bool, frame_times: FrameTimes) -> Wording | None:
         if prompt == "timelens":
@@ -92,8 +100,9 @@ class CharadesSTA(Release):
         return Wording((0, LMMS_EVAL.format(sample.problem)))
 
     def official(self, sample: Sample, text: str) -> Official:
-        """IoU of the first two numbers, swapped where the second is smaller; 0 without two."""
-        numbers = [float(number) for number in NUMBER.findall(text[-20_000:])[:2]]
+        """IoU of the first `m - n` or `m to n`, else of the first two numbers; swapped where the second is smaller; 0 without two."""
+        span = RANGE.search(text)
+        numbers = [float(number) for number in (span.groups() if span else (found.group() for found in islice(NUMBER.finditer(text), 2)))]
         if len(numbers) < 2:
             return Official("", 0.0)
         start, end = sorted(numbers)

@@ -162,13 +162,15 @@ def options_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> di
 
 
 def each(path: Path, found: Iterable[dict[str, Any]], make: Callable[[dict[str, Any], int], T]) -> list[T]:
-    """What `make` gives for each record and its number, from 1. Raises RequestError naming the record that it can't take."""
+    """What `make` gives for each record and its number, from 1. Raises RequestError for one that it can't take, and for none."""
     made: list[T] = []
     for number, row in enumerate(found, 1):
         try:
             made.append(make(row, number))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise RequestError(f"{path}, record {number}: has another form than the release: {error!r}") from error
+    if not made:
+        raise RequestError(f"{path}: holds no record")
     return made
 
 

@@ -1,6 +1,6 @@
 """LongVideo-Reason-eval (arXiv 2507.07966): 1,000 questions about long videos, in four perspectives.
 
-Protocol: github.com/NVlabs/Long-RL, `longvideo-reason/eval.py`. Its number compares the answer block with the gold letter, character by
+Protocol: github.com/NVlabs/Long-RL, `eval/eval.py`. Its number compares the answer block with the gold letter, character by
 character; the headline here reads the letter as it is read everywhere, and the strict number stands beside it.
 """
 
@@ -47,25 +47,25 @@ class LongVideoReason(Release):
     def read(self, root: Path, variant: str) -> list[Sample]:
         path = files.find(root, "data/test-*.parquet", "test-*.parquet", "test.json", "test.jsonl", "*.parquet")
         folders = files.places(root, FOLDERS)
-        return [self._sample(row, path, number, folders) for number, row in enumerate(files.rows(path), 1)]
+        return files.each(path, files.rows(path), lambda row, number: self._sample(row, path, number, folders))
 
     def _sample(self, row: dict[str, Any], path: Path, number: int, folders: Sequence[Path]) -> Sample:
         perspective = files.field(row, "problem_type", path, number)
         if perspective not in PERSPECTIVES:
             raise RequestError(f"{path}, record {number}: 'problem_type' is {perspective!r}; types are {', '.join(PERSPECTIVES)}")
-        gold = str(files.field(row, "answer", path, number))
+        gold = files.text_of(row, "answer", path, number)
         answer = (blocks(gold) or [gold.strip()])[0]
-        problem = files.field(row, "problem", path, number)
-        video = Path(str(files.field(row, "videos", path, number)))
+        asked = files.text_of(row, "problem", path, number)
+        video = Path(files.text_of(row, "videos", path, number))
         return Sample(
-            id=str(files.field(row, "problem_id", path, number)),
-            problem=problem,
-            options=options(problem, answer),
+            id=files.text_of(row, "problem_id", path, number),
+            problem=bare(asked),
+            options=options(asked, answer),
             answer=answer,
             problem_type="multiple-choice",
             media=(MediaRef(files.video(folders, video.name), "video"),),
             source="longvideo-reason",
-            extra={"perspective": perspective, "reasoning": row.get("reasoning", "")},
+            extra={"perspective": perspective, "reasoning": row.get("reasoning", ""), "as_printed": asked},
         )
 
     def adopt(self, sample: Sample) -> Sample:
@@ -74,11 +74,15 @@ class LongVideoReason(Release):
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The same with and without `thinking`: it asks for reasoning and for both tags."""
         lines = sample.extra.get("option_lines", ())  # of the converted file; in the release they are part of the question
-        return Wording((0, PROMPT.format("\n".join((sample.problem, *lines)))))
+        return Wording((0, PROMPT.format(sample.extra.get("as_printed") or "\n".join((sample.problem, *lines)))))
 
     def official(self, sample: Sample, text: str) -> Official:
-        """The strict rule: the first answer block, or all of the text where there is none, equals the gold letter."""
-        found = blocks(text, f"<answer>{PHRASE}") if PHRASE.strip() in text else blocks(text)
+        """The strict rule: the first answer block on one line, or all of the text where there is none, equals the gold letter.
+
+        `math_verify`, which the script tries before, reads no letters.
+        """
+        opening = f"<answer>{PHRASE}" if PHRASE.strip() in text else "<answer>"
+        found = next((found for line in text.split("\n") if (found := blocks(line, opening))), [])
         said = found[0] if found else text.strip()
         return Official(said[:200], float(said == sample.answer))
 
@@ -113,6 +117,12 @@ def options(text: str, answer: str) -> dict[str, str]:
     for letter in (answer, *(() if found else "ABCD")):
         found.setdefault(letter, letter)
     return dict(sorted(found.items()))
+
+
+def bare(asked: str) -> str:
+    """A question without the lines of its options; all of it where they stand first."""
+    first = LINE.search(asked)
+    return (asked[: first.start()].rstrip() if first else "") or asked
 
 
 def fault(sample: Sample) -> str:

@@ -33,10 +33,13 @@ class Minerva(Release):
     def read(self, root: Path, variant: str) -> list[Sample]:
         path = files.find(root, "minerva.json", "data/test-*.parquet", "*.parquet")
         folders = files.places(root, ("videos", "video"))
-        return [self._sample(row, path, number, folders) for number, row in enumerate(files.rows(path), 1)]
+        return files.each(path, files.rows(path), lambda row, number: self._sample(row, path, number, folders))
 
     def _sample(self, row: dict[str, Any], path: Path, number: int, folders: Sequence[Path]) -> Sample:
-        choices = [str(files.field(row, f"answer_choice_{place}", path, number)).strip() for place in range(CHOICES)]
+        names = [f"answer_choice_{place}" for place in range(CHOICES)]
+        choices = [str(files.field(row, name, path, number)).strip() for name in names]
+        if absent := [name for name in names if row[name] is None]:
+            raise RequestError(f"{path}, record {number}: {absent[0]!r} is empty")
         said = str(files.field(row, "answer_id", path, number))
         if said not in map(str, range(CHOICES)):
             raise RequestError(f"{path}, record {number}: 'answer_id' is {said!r}; it counts the choices from 0 to {CHOICES - 1}")
@@ -44,12 +47,12 @@ class Minerva(Release):
         kinds = row["question_type"] if "question_type" in row else files.field(row, "question type", path, number)
         columns = {name: files.field(row, name, path, number) for name in ("split", "category")}
         return Sample(
-            id=str(files.field(row, "key", path, number)),
-            problem=str(files.field(row, "question", path, number)).strip(),
+            id=files.text_of(row, "key", path, number),
+            problem=files.text_of(row, "question", path, number).strip(),
             options=dict(zip(LETTERS, choices, strict=False)),
             answer=LETTERS[int(said)],
             problem_type="multiple-choice",
-            media=(MediaRef(files.video(folders, files.field(row, "video_id", path, number)), "video"),),
+            media=(MediaRef(files.video(folders, files.text_of(row, "video_id", path, number)), "video"),),
             source="minerva",
             extra={"skill": skills(kinds), **columns, "reasoning": row.get("reasoning", "")},
         )

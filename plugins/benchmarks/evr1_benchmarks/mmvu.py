@@ -74,18 +74,18 @@ class MMVU(Release):
 
     def read(self, root: Path, variant: str) -> list[Sample]:
         path = files.find(root, "validation.json", "data/validation.json")
-        return [self._sample(row, path, number, root) for number, row in enumerate(files.rows(path), 1)]
+        return files.each(path, files.rows(path), lambda row, number: self._sample(row, path, number, root))
 
     def _sample(self, row: dict[str, Any], path: Path, number: int, root: Path) -> Sample:
         kind = files.field(row, "question_type", path, number)
         if kind not in DIRECT:
             raise RequestError(f"{path}, record {number}: 'question_type' is {kind!r}; types are {', '.join(DIRECT)}")
-        subject = files.field(files.field(row, "metadata", path, number), "subject", path, number)
-        video = str(files.field(row, "video", path, number)).split(URL)[-1]
-        options = {letter: text for letter, text in files.field(row, "choices", path, number).items() if text}
+        subject = files.text_of(files.field(row, "metadata", path, number), "subject", path, number)
+        video = files.text_of(row, "video", path, number).split(URL)[-1]
+        options = {letter: text for letter, text in files.options_of(row, "choices", path, number).items() if text}
         return Sample(
-            id=files.field(row, "id", path, number),
-            problem=files.field(row, "question", path, number),
+            id=files.text_of(row, "id", path, number),
+            problem=files.text_of(row, "question", path, number),
             options=options if kind == "multiple-choice" else None,
             answer=files.field(row, "answer", path, number),
             problem_type=kind,

@@ -4,7 +4,8 @@ Default is the STVG part of ST-Align-Benchmark (LLaVA-ST, arXiv 2501.08282), 2,0
 VidSTG's own splits are variants and need the box annotations of VidOR beside them.
 
 Both were made for models with tokens for times and boxes. Here times are seconds of the file, boxes 0 to 1000, and gold
-boxes stand at whole seconds: the annotated frame that is nearest, at most half a second away.
+boxes stand at whole seconds: the annotated frame that is nearest, at most half a second away. A model sees a part of the file only, and
+not every family writes the times of the file beside its frames: the question says which seconds are shown.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ PROMPT = (
     'Answer in JSON: {{"time": [start, end], "boxes": {{"second": [x1, y1, x2, y2], ...}}}}, with coordinates from 0 to 1000, '
     "0 at the left and at the top, 1000 at the right and at the bottom."
 )
+SHOWN = "The part from {:.2f} to {:.2f} seconds of the video is shown; times count from the start of the whole video."
+"""Part of the question wherever that part doesn't begin with the video: the clock of a model may begin at its first frame."""
 Boxes = Mapping[int, Sequence[float]]
 """Frame -> [x1, y1, x2, y2] in pixels."""
 
@@ -42,7 +45,7 @@ class STVG(Release):
     def read(self, root: Path, variant: str) -> list[Sample]:
         if variant == "st-align":
             path = files.find(root, "stvg.json", "*/stvg.json")
-            return [self._aligned(path.parent, path, number, row) for number, row in enumerate(files.rows(path)[:2000], 1)]
+            return files.each(path, files.rows(path)[:2000], lambda row, number: self._aligned(path.parent, path, number, row))
         split = variant.removeprefix("vidstg-")
         path = files.find(root, f"{split}_annotations.json", f"annotations/{split}_annotations.json")
         return self._vidstg(root, path)
@@ -51,26 +54,26 @@ class STVG(Release):
         """A record of ST-Align: frames in `time_token`, boxes by frame as [x, y, w, h] in `spatial_token`, the part shown in `split`."""
         meta = files.field(row, "meta", path, number)
         first, last = (int(frame) for frame in files.field(meta, "split", path, number))
-        video = files.video([root / "sources", root / "videos", root], str(files.field(row, "video_path", path, number)))
+        video = files.video([root / "sources", root / "videos", root], files.text_of(row, "video_path", path, number))
         fps = float(meta.get("fps") or _fps(video))
         tokens = files.field(meta, "time_token", path, number)
         boxes = {
             int(frame): (x, y, x + width, y + height)
             for frame, (x, y, width, height) in files.field(meta, "spatial_token", path, number)["<bboxes>"].items()
         }
-        said = str(files.field(row, "conversations", path, number)[0]["value"]).replace("<video>", "").strip()
+        said = files.field(row, "conversations", path, number)[0]["value"].replace("<video>", "").strip()
         span = (int(tokens["<s>"]), int(tokens["<e>"]))
-        return grounding(
-            f"{number}", said, video, fps, (first, last), span, boxes, (meta["width"], meta["height"]), {"form": "declarative"}
-        )
+        size = (files.number_of(meta, "width", path, number), files.number_of(meta, "height", path, number))
+        return grounding(f"{number}", said, video, fps, (first, last), span, boxes, _fitting(size, boxes, video), {})
 
     def _vidstg(self, root: Path, path: Path) -> list[Sample]:
         folder = files.find(root, "vidor", "annotation", "annotations")
         tracks = {file.stem: file for file in sorted(folder.glob("**/*.json")) if file != path}
         videos = {file.stem: file for file in sorted(root.glob("**/*.mp4"))}
-        samples: list[Sample] = []
-        for number, row in enumerate(files.rows(path), 1):
-            name = str(files.field(row, "vid", path, number))
+
+        def both(row: dict[str, Any], number: int) -> list[Sample]:
+            """The sentences of one relation, in both forms."""
+            name = files.text_of(row, "vid", path, number)
             if name not in tracks:
                 raise RequestError(
                     f"{path}, record {number}: no box annotation {name}.json below {folder}; they are part of VidOR's release"
@@ -78,13 +81,18 @@ class STVG(Release):
             video = str(videos.get(name, root / "videos" / f"{name}.mp4").absolute())
             used, gold = files.field(row, "used_segment", path, number), files.field(row, "temporal_gt", path, number)
             part, span = ((one["begin_fid"], one["end_fid"] - 1) for one in (used, gold))  # ends are exclusive
+            fps = files.number_of(row, "fps", path, number)
+            size = (files.number_of(row, "width", path, number), files.number_of(row, "height", path, number))
+            samples: list[Sample] = []
             for form, key in (("declarative", "captions"), ("interrogative", "questions")):
-                for index, sentence in enumerate(row[key]):
+                for index, sentence in enumerate(files.field(row, key, path, number)):
                     boxes = _track(tracks[name], sentence["target_id"], span)
-                    size, extra = (row["width"], row["height"]), {"form": form}
-                    told = sentence["description"]
-                    samples.append(grounding(f"{number}-{form}-{index}", told, video, float(row["fps"]), part, span, boxes, size, extra))
-        return samples
+                    fitting = _fitting(size, boxes, video)
+                    told = files.text_of(sentence, "description", path, number)
+                    samples.append(grounding(f"{number}-{form}-{index}", told, video, fps, part, span, boxes, fitting, {"form": form}))
+            return samples
+
+        return [sample for made in files.each(path, files.rows(path), both) for sample in made]
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         return Wording((0, PROMPT.format(problem=sample.problem)))
@@ -108,7 +116,7 @@ class STVG(Release):
         for form in forms if len(forms) > 1 else ():
             some = [record for record in records if record.sample.extra.get("form") == form]
             tables[form] = {"m_tIoU": mean(some, part("tiou")), "m_vIoU": mean(some, part("viou"))}
-        asked = [record for record in records if record.sample.answer.get("boxes")]
+        asked = [record for record in records if isinstance(record.sample.answer, dict) and record.sample.answer.get("boxes")]
         return Report(mean(asked, lambda record: part("viou")(record) or 0.0), "m_vIoU", tables=tables, official=official)
 
     def errata(self, samples: Sequence[Sample]) -> list[str]:
@@ -124,16 +132,19 @@ def grounding(
     part: tuple[int, int],
     span: tuple[int, int],
     boxes: Boxes,
-    size: tuple[int, int],
+    size: tuple[float, float],
     extra: Mapping[str, Any],
 ) -> Sample:
-    """A question from frame numbers (ends inclusive): `part` is what the model sees, `span` the event."""
+    """A question from frame numbers (ends inclusive): `part` is what the model sees, `span` the event. ValueError for a rate of 0."""
+    if not fps > 0:
+        raise ValueError(f"the video has {fps} frames per second")
+    shown = (part[0] / fps, (part[1] + 1) / fps)
     return Sample(
         id=name,
-        problem=problem,
+        problem=f"{problem}\n{SHOWN.format(*shown)}" if part[0] else problem,
         answer={"time": [span[0] / fps, (span[1] + 1) / fps], "boxes": at_seconds(boxes, span, fps)},
         problem_type="spatial-temporal-grounding",
-        media=(MediaRef(video, "video", part[0] / fps, (part[1] + 1) / fps),),
+        media=(MediaRef(video, "video", *shown),),
         source="stvg",
         extra={"width": size[0], "height": size[1], "box_frame": "pixel", "answer_box_frame": "thousand", **extra},
     )
@@ -147,6 +158,18 @@ def at_seconds(boxes: Boxes, span: tuple[int, int], fps: float) -> dict[str, lis
         if near is not None and abs(near - second * fps) <= fps / 2:
             found[str(second)] = [float(side) for side in boxes[near]]
     return found
+
+
+def _fitting(size: tuple[float, float], boxes: Boxes, video: str) -> tuple[float, float]:
+    """The size that a record names, or where boxes lie outside of it (portrait videos) that of the file, if they are inside that one."""
+    right, below = (max((box[side] for box in boxes.values()), default=0.0) for side in (2, 3))
+    if right <= size[0] and below <= size[1]:
+        return size
+    try:
+        found = probe(video, "video")
+    except MediaError:
+        return size  # it will be excluded, with this reason
+    return (found.width, found.height) if right <= found.width and below <= found.height else size
 
 
 @cache

@@ -53,30 +53,39 @@ class VCRBench(Release):
     def read(self, root: Path, variant: str) -> list[Sample]:
         path = files.find(root, "meta_info_video.json", "v1/meta_info_video.json", "meta_info.json")
         folders = files.places(root, ("v1/videos", "videos"))
-        rows = files.rows(path)
-        return [self._sample(row, path, number, folders, variant == "thousand-boxes") for number, row in enumerate(rows, 1)]
+        thousand = variant == "thousand-boxes"
+        return files.each(path, files.rows(path), lambda row, number: self._sample(row, path, number, folders, thousand))
 
     def _sample(self, row: dict[str, Any], path: Path, number: int, folders: Sequence[Path], thousand: bool) -> Sample:
-        dimension, seconds = (files.field(row, name, path, number) for name in ("dimension", "duration"))
+        dimension, seconds = files.field(row, "dimension", path, number), files.number_of(row, "duration", path, number)
         if dimension not in DIMENSIONS:
             raise RequestError(f"{path}, record {number}: 'dimension' is {dimension!r}; dimensions are {', '.join(DIMENSIONS)}")
-        choices = files.field(row, "choices", path, number)
+        choices = files.options_of(row, "choices", path, number)
         options = {letter: choices[letter] for letter in LETTERS if choices.get(letter)}
+        asked = files.text_of(row, "question", path, number).rstrip("\n")
         gold = str(files.field(row, "answer", path, number)).strip()
         kind = "choice" if files.field(row, "multiple-choice", path, number) else kind_of(gold)
-        video = files.video(folders, files.field(row, "video_path", path, number))
+        video = files.video(folders, files.text_of(row, "video_path", path, number))
         problem_type, scoring = SCORED[kind]
         frame = box_columns(video) if kind == "box" and thousand else {}
+        printed = {"as_printed": asked} if kind == "choice" else {}
         return Sample(
             id=str(files.field(row, "id", path, number)),
-            problem=str(files.field(row, "question", path, number)).rstrip("\n"),
+            problem=bare(asked, options) if printed else asked,
             options=options if kind == "choice" else None,
             answer=gold,
             problem_type=problem_type,
             media=(MediaRef(video, "video"),),
             source="vcr-bench",
             scoring=scoring,
-            extra={"dimension": dimension, "length": length(seconds), "kind": kind, "reasoning": row.get("reasoning", []), **frame},
+            extra={
+                "dimension": dimension,
+                "length": length(seconds),
+                "kind": kind,
+                "reasoning": row.get("reasoning", []),
+                **frame,
+                **printed,
+            },
         )
 
     def adopt(self, sample: Sample) -> Sample:
@@ -89,7 +98,8 @@ class VCRBench(Release):
         """The authors' question and request for steps. Of the variant with boxes from 0 to 1000, boxes have a sentence more."""
         options = sample.extra.get("option_lines", ())  # of the converted file; in the release they are part of the question
         frame = [THOUSAND] if sample.extra.get("answer_box_frame") == "thousand" else []
-        return Wording((0, "\n".join((sample.problem, *options, *frame, REASONING))))
+        question = sample.extra.get("as_printed", sample.problem)
+        return Wording((0, "\n".join((question, *options, *frame, REASONING))))
 
     def official(self, sample: Sample, text: str) -> Official | None:
         """The rule for intervals and boxes, on the last list of seconds or integer pixels that an answer gives; all else is the judge's."""
@@ -142,6 +152,12 @@ def kind_of(gold: str) -> Kind:
     if len(value) == 4 and all(isinstance(one, int) for one in value):
         return "box"
     return "interval" if len(value) == 2 else "free"
+
+
+def bare(question: str, options: Mapping[str, str]) -> str:
+    """A question without the options that the release prints behind it, the first of them without a new line before it."""
+    start = question.rfind(f"A. {options['A']}") if "A" in options else -1
+    return question[:start].rstrip() if start > 0 else question
 
 
 def box_columns(video: str) -> dict[str, Any]:

@@ -35,17 +35,17 @@ class VideoHolmes(Release):
         name = f"{variant}_Video-Holmes.json"
         path = files.find(root, name, f"Benchmark/{name}")
         folders = files.places(root, ("videos", "videos_cropped", "Benchmark/videos", "Benchmark/videos_cropped"))
-        return [self._sample(row, path, number, folders) for number, row in enumerate(files.rows(path), 1)]
+        return files.each(path, files.rows(path), lambda row, number: self._sample(row, path, number, folders))
 
     def _sample(self, row: dict[str, Any], path: Path, number: int, folders: Sequence[Path]) -> Sample:
-        video, question = files.field(row, "video ID", path, number), files.field(row, "Question ID", path, number)
+        video, question = (files.text_of(row, name, path, number) for name in ("video ID", "Question ID"))
         kind = files.field(row, "Question Type", path, number)
         if kind not in TYPES:
             raise RequestError(f"{path}, record {number}: 'Question Type' is {kind!r}; types are {', '.join(TYPES)}")
         return Sample(
             id=f"{video}-{question}",
-            problem=files.field(row, "Question", path, number),
-            options=dict(files.field(row, "Options", path, number)),
+            problem=files.text_of(row, "Question", path, number),
+            options=files.options_of(row, "Options", path, number),
             answer=files.field(row, "Answer", path, number),
             problem_type="multiple-choice",
             media=(MediaRef(files.video(folders, video), "video"),),

@@ -73,15 +73,16 @@ class VideoMMMU(Release):
             path = files.find(root, *places)
             rows = files.rows(path) if path.suffix == ".parquet" else _keyed(path, title)
             apart = variant == "separate-image" and track == "adaptation"
-            found += [self._sample(row, path, number, root, track, apart) for number, row in enumerate(rows, 1)]
+            make = lambda row, number, path=path, track=track, apart=apart: self._sample(row, path, number, root, track, apart)  # noqa: E731
+            found += files.each(path, rows, make)
         return found
 
     def _sample(self, row: Mapping[str, Any], path: Path, number: int, root: Path, track: str, apart: bool) -> Sample:
-        name = files.field(row, "id", path, number)
+        name = files.text_of(row, "id", path, number)
         subject = "_".join(name.split("_")[1:-1])
         if subject not in DISCIPLINE:
             raise RequestError(f"{path}, record {number}: 'id' is {name!r}, which names no subject: SPLIT_Subject_NUMBER")
-        options = lettered(files.field(row, "options", path, number))
+        options = lettered(files.texts_of(row, "options", path, number) if files.field(row, "options", path, number) else ())
         gold = files.field(row, "answer", path, number)
         media = [_clip(root, f"question_only/{name}_image" if track == QUESTION_ONLY else f"{DISCIPLINE[subject]}/{name}")]
         if apart:
@@ -89,7 +90,7 @@ class VideoMMMU(Release):
         answer, problem_type = (gold, "multiple-choice") if options else open_gold(str(gold))
         return Sample(
             id=f"{track}-{name}",
-            problem=files.field(row, "question", path, number),
+            problem=files.text_of(row, "question", path, number),
             options=options or None,
             answer=answer,
             problem_type=problem_type,

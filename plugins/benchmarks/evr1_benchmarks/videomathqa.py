@@ -46,22 +46,22 @@ class VideoMathQA(Release):
         path = files.find(root, *(f"{folder}{name}.parquet" for name in names for folder in ("", "data/")))
         folders = files.places(root, ("videos",))
         heard = root / "subtitles" if said else None
-        found = [self._sample(row, path, number, folders, kind == "mbin", heard) for number, row in enumerate(files.rows(path), 1)]
+        found = files.each(path, files.rows(path), lambda row, number: self._sample(row, path, number, folders, kind == "mbin", heard))
         if kind == "mbin":
             self._check_groups(found, path)
         return found
 
     def _sample(self, row: dict[str, Any], path: Path, number: int, folders: Sequence[Path], parts: bool, heard: Path | None) -> Sample:
-        name, video = str(files.field(row, "question_id", path, number)), files.field(row, "videoID", path, number)
+        name, video = (files.text_of(row, column, path, number) for column in ("question_id", "videoID"))
         columns = {column: files.field(row, column, path, number) for column in self.groups}
         if columns["length"] not in LENGTHS:
             raise RequestError(f"{path}, record {number}: 'length' is {columns['length']!r}; lengths are {', '.join(LENGTHS)}")
-        part = {"mbinary_id": str(files.field(row, "mbinary_id", path, number))} if parts else {}
+        part = {"mbinary_id": files.text_of(row, "mbinary_id", path, number)} if parts else {}
         subtitle = {"subtitle": str(heard / f"{video}.srt")} if heard else {}
-        lines = tuple(map(str, files.field(row, "options", path, number)))
+        lines = tuple(files.texts_of(row, "options", path, number))
         return Sample(
             id=f"{name}-{part['mbinary_id']}" if part else name,
-            problem=files.field(row, "question", path, number),
+            problem=files.text_of(row, "question", path, number),
             options=lettered(lines),
             answer=files.field(row, "answer", path, number),
             problem_type="multiple-choice",
@@ -99,7 +99,11 @@ class VideoMathQA(Release):
         if "subtitle" not in sample.extra:
             return ""
         path = Path(sample.extra["subtitle"])
-        said = "\n".join(subtitles.at(subtitles.read_srt(path), *frame_times())) if path.is_file() else "No subtitles available"
+        times = [time for part in frame_times() for time in part]
+        cues = subtitles.read_srt(path) if path.is_file() else []
+        # Unlike elsewhere a cue begins with the frame at its start, so that the first frame has its line.
+        shown = [cue.text for cue in cues if any(cue.start <= time < cue.end for time in times)]
+        said = "\n".join(shown) if path.is_file() else "No subtitles available"
         return f"This video's subtitles are listed below: \n{said}\n"
 
     def official(self, sample: Sample, text: str) -> Official | None:
@@ -148,7 +152,8 @@ def all_right(records: Sequence[Record], value: Callable[[Record], float | None]
     groups: dict[str, dict[int, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     clusters: dict[str, str] = {}
     for record in records:
-        name = str(record.sample.extra.get("question_id", record.sample.media[0].path))
+        columns = record.sample.extra
+        name = str(columns.get("question_id") or columns.get("problem_id") or record.cluster)  # the converted file has the second
         groups[name][record.index].append(value(record))
         clusters[name] = record.cluster
     values = {

@@ -49,13 +49,14 @@ class VideoReasonBench(Release):
             rows = files.load(path)
             if not isinstance(rows, dict):
                 raise RequestError(f"{path}: must hold an object of records by their keys")
-            found += [self._sample(demo, key, row, path, number, root) for number, (key, row) in enumerate(rows.items(), 1)]
+            keyed = [{**row, "key": key} if isinstance(row, dict) else {"key": key} for key, row in rows.items()]
+            found += files.each(path, keyed, lambda row, number, demo=demo, path=path: self._sample(demo, row, path, number, root))
         return found
 
-    def _sample(self, demo: str, key: str, row: Mapping[str, Any], path: Path, number: int, root: Path) -> Sample:
-        dim, visible, states, operations = (
-            files.field(row, name, path, number) for name in ("dim", "visible_time", "num_state", "num_operation")
-        )
+    def _sample(self, demo: str, row: Mapping[str, Any], path: Path, number: int, root: Path) -> Sample:
+        key = row["key"]
+        dim, visible = (files.text_of(row, name, path, number) for name in ("dim", "visible_time"))
+        states, operations = (files.number_of(row, name, path, number) for name in ("num_state", "num_operation"))
         if dim not in SKILLS or int(states) not in STATE_SIZES:
             raise RequestError(f"{path}, record {key!r}: 'dim' {dim!r} with 'num_state' {states!r} is not known")
         skill, level = SKILLS[dim]
@@ -68,10 +69,10 @@ class VideoReasonBench(Release):
         }
         return Sample(
             id=f"{demo}-{key}",
-            problem=files.field(row, "question", path, number),
+            problem=files.text_of(row, "question", path, number),
             answer=_task(demo, key, row, path) if operation else files.field(row, "answer", path, number),
             problem_type=OPERATION if operation else ANSWER,
-            media=(MediaRef(files.video([root], files.field(row, "video", path, number)), "video"),),
+            media=(MediaRef(files.video([root], files.text_of(row, "video", path, number)), "video"),),
             source="videoreasonbench",
             scoring={} if operation else {"metric": "judge"},
             extra=columns,

@@ -189,7 +189,7 @@ def _cup(given: Task, text: str) -> Any:
 
 def _files(given: Task, text: str) -> Any:
     """At most two commands, `touch` and `rm -rf` with names in braces, none of which is in both."""
-    commands = [command.strip() for command in _COMMAND.findall(text)]
+    commands = [command.strip() for command in _COMMAND.findall(text) if "path" in command or "{" in command]  # others name a command only
     if not commands:
         return None
     held = {path: set(names) for path, names in given["start"].items()}
