@@ -204,6 +204,8 @@ def test_a_release_without_questions_is_named(tmp_path: Path) -> None:
         ("mlvu", "json/1_plotQA.json", {"candidates": None}, "record 1: candidates must be a list of texts, found None"),
         ("mlvu", "json/1_plotQA.json", {"question_type": 0.5}, "record 1: question_type must be a text"),
         ("mvbench", "json/action_sequence.json", {"start": None}, "record 1: start must be a number, found None"),
+        ("mvbench", "json/action_sequence.json", {"start": 3, "end": "3"}, "record 1: start 3 to end 3 is no part of a video"),
+        ("odv-bench", "targeting_single_static_objects_v4.json", {"start": None}, "record 1: start must be a number, found None"),
         ("mvbench", "json/action_count.json", {"video": ""}, "record 1: video must be a text, found ''"),
         ("ovo-bench", "ovo_bench_new.json", {"gt": 3}, "record 1: gt 3 is none of the 3 options"),
         ("ovo-bench", "ovo_bench_new.json", {"gt": -1}, "record 1: gt -1 is none of the 3 options"),

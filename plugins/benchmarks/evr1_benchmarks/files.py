@@ -145,6 +145,14 @@ def number_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> flo
     return found
 
 
+def part_of(row: Mapping[str, Any], start: str, end: str, path: Path, number: int) -> tuple[float, float]:
+    """Two columns as start and end of a part of a video, seconds. Raises RequestError where they are none."""
+    begin, stop = (number_of(row, name, path, number) for name in (start, end))
+    if not 0 <= begin < stop:
+        raise RequestError(f"{path}, record {number}: {start} {begin:g} to {end} {stop:g} is no part of a video")
+    return begin, stop
+
+
 def texts_of(row: Mapping[str, Any], name: str, path: Path, number: int) -> list[str]:
     """A column that is a list of texts or numbers, at least one. Raises RequestError for anything else."""
     value = field(row, name, path, number)

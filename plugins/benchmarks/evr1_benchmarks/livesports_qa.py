@@ -36,7 +36,7 @@ class LiveSportsQA(Release):
         lines = self._lines(row, path, number)
         # The authors' script renames the two columns of the table.
         sides = ("begin", "end") if "begin" in row else ("video_start", "video_end")
-        start, end = (files.number_of(row, side, path, number) for side in sides)
+        start, end = files.part_of(row, *sides, path, number)
         folders = files.places(root, ("videos", "video"))
         return Sample(
             id=files.text_of(row, "question_id", path, number),

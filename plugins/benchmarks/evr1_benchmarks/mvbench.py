@@ -69,7 +69,7 @@ class MVBench(Release):
     def _sample(self, root: Path, path: Path, task: str, number: int, row: dict) -> Sample:
         options = lettered_texts(files.texts_of(row, "candidates", path, number + 1))
         answer = str(files.field(row, "answer", path, number + 1))
-        bounds = [files.number_of(row, name, path, number + 1) for name in ("start", "end")] if task in BOUNDED else [None, None]
+        bounds = files.part_of(row, "start", "end", path, number + 1) if task in BOUNDED else (None, None)
         return Sample(
             id=f"{task}-{number}",
             problem=files.text_of(row, "question", path, number + 1),

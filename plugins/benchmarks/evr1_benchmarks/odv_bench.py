@@ -49,7 +49,8 @@ class ODVBench(Release):
         options = dict(zip(LETTERS, files.texts_of(row, "candidates", path, number), strict=False))
         letter = next((letter for letter, text in options.items() if text == gold), None)
         name, fps = files.text_of(row, "video", path, number), row.get("fps")
-        start, end = (None if row.get(side) is None else files.number_of(row, side, path, number) for side in ("start", "end"))
+        whole = row.get("start") is None and row.get("end") is None
+        start, end = (None, None) if whole else files.part_of(row, "start", "end", path, number)
         folder = next((place / name for place in files.places(root, ("videos", "video")) if (place / name).is_dir()), None)
         path_of = str(folder.absolute()) if folder else files.video(files.places(root, ("videos", "video")), name)
         rate = {"fps": files.number_of(row, "fps", path, number)} if folder and fps else {}
