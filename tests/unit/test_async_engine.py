@@ -285,3 +285,15 @@ def test_a_prompt_that_opens_the_answer_needs_a_server_that_can_go_on(opened: An
     ask(engine, [opening])
     assert server.sent[0]["messages"][-1] == {"role": "assistant", "content": "Best option: ("}
     assert server.sent[0]["continue_final_message"] and server.sent[0]["add_generation_prompt"] is False
+
+
+def test_arguments_of_the_chat_template_go_to_servers_that_take_them(opened: Any) -> None:
+    told = {"enable_thinking": False}
+    for options in ({"video": "vllm"}, {"extra": {"chat_template_kwargs": told}}):
+        engine, server = opened(reply(), **options)
+        engine.adapter.chat = told
+        ask(engine, [shown()])
+        assert server.sent[0]["chat_template_kwargs"] == told
+    engine, _ = opened(reply())
+    engine.adapter.chat = told
+    assert "model.chat is for servers that take chat_template_kwargs" in str(ask(engine, [shown()])[0])
