@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evr1_benchmarks import files
+from evr1_benchmarks.options import LETTERS, lettered, printed, split_question
 from evr1_benchmarks.release import CONVERTED
 from evr1_core import plugins
 from evr1_core.config.rewards import RewardSection
@@ -48,6 +51,15 @@ def rewrite(path: Path, **columns: Any) -> None:
     rows = json.loads(path.read_text(encoding="utf-8"))
     rows[0] |= columns
     path.write_text(json.dumps(rows), encoding="utf-8")
+
+
+@given(st.lists(st.text(min_size=1).filter(lambda said: said == said.strip() and len(said.splitlines()) == 1), min_size=1, max_size=26))
+def test_printed_options_are_read_back(texts: list[str]) -> None:
+    options = dict(zip(LETTERS, texts, strict=False))
+    for form in ("{}. {}", "({}) {}", "{}: {}", "{}) {}"):
+        lines = printed(options, form)
+        assert split_question(f"Which (A) of them?\r\n{lines}") == ("Which (A) of them?", options)
+        assert lettered(lines.split("\n")) == options
 
 
 # Files -------------------------------------------------------------------------------------------------------------
