@@ -127,13 +127,13 @@ class Checkpoints:
         if needed > free:
             raise CheckpointError(
                 f"no space for a checkpoint in {self.directory}: it needs {gigabytes(needed)}, {gigabytes(free)} are free; "
-                "free some, or lower train.keep. The last checkpoint is untouched"
+                "free some, for example by removing older checkpoints. The last one is untouched"
             )
 
     def _explain(self, final: Path, error: Exception, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error)
         free = shutil.disk_usage(self.directory).free
-        remedy = "free some, or lower train.keep" if full else "see the reason, and whether the folder can be written"
+        remedy = "free some, for example by removing older checkpoints" if full else "see the reason, and whether the folder can be written"
         return (
             f"checkpoint {final} could not be written: {error}. It needs {gigabytes(size_of(tensors))}, {gigabytes(free)} are free: "
             f"{remedy}. The last checkpoint is untouched"
