@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evr1_benchmarks import files
+from evr1_benchmarks.longvideobench import read_subtitles
 from evr1_benchmarks.options import LETTERS, lettered, printed, split_question
 from evr1_benchmarks.release import CONVERTED
+from evr1_benchmarks.subtitles import read_srt
 from evr1_core import plugins
 from evr1_core.config.rewards import RewardSection
 from evr1_core.data.prompts import render
@@ -312,6 +314,26 @@ def test_longvideobench_reads_as_lmms_eval(tmp_path: Path) -> None:
     found = [benchmark.official(replace(samples[0], answer="A"), one) for one in said]
     assert [one.answer for one in found] == ["D", "B", "A", "A", "A", "E", "", ""]  # "Answer:" is no lead-in of theirs
     assert found[-1].value == 1 / 5
+
+
+def test_broken_subtitles(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for row, message in (
+        ({"start": "12", "end": "00:00:13.0", "line": "x"}, "record 1: not readable as times"),
+        ({"timestamp": [1.0], "text": "x"}, "record 1: not readable as times"),
+        ({"timestamp": [None, 2.0], "text": "x"}, "record 1: not readable as times"),
+        ({"timestamp": [1.0, 2.0]}, "record 1: has no 'text'"),
+    ):
+        path.write_text(json.dumps([row]))
+        with pytest.raises(RequestError, match=message):
+            read_subtitles(path, 0.0, 9.0)
+    path.write_text("[]")
+    assert read_subtitles(path, 0.0, 9.0) == []
+    started = time.process_time()
+    path.write_text(
+        "1" * 300_000 + "\n\n" + "00:00:01,000" + " " * 300_000 + "x\r\n\r\n2\r\n0:00:01.5 --> 0:00:02.25\r\n<i>It</i> rolls.\r\n"
+    )
+    assert read_srt(path) == [(1.5, 2.25, "It rolls.")] and time.process_time() - started < 2
 
 
 def test_longvideobench_table_has_no_level(tmp_path: Path) -> None:

@@ -100,19 +100,26 @@ def read_subtitles(path: Path, begin: float, duration: float) -> list[Cue]:
     """Subtitles in seconds of the video, which begins at `begin` of the subtitles' clock; shorter ones are widened to one second."""
     found: list[Cue] = []
     for number, row in enumerate(files.rows(path), 1):
-        if "timestamp" in row:
-            start, end = row["timestamp"]
-            # The last one of a file may have no end.
-            start, end, text = float(start), end if isinstance(end, float) else duration, files.field(row, "text", path, number)
-        else:
-            start, end = (_seconds(files.text_of(row, side, path, number)) for side in ("start", "end"))
-            text = files.field(row, "line", path, number)
+        try:
+            start, end = _times(row, path, number, duration)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"{path}, record {number}: not readable as times: {error}") from error
+        text = files.field(row, "text" if "timestamp" in row else "line", path, number)
         start, end = start - begin, end - begin
         if end - start < 1:
             middle = (start + end) / 2
             start, end = middle - 0.5, middle + 0.5
         found.append(Cue(start, end, text))
     return found
+
+
+def _times(row: dict[str, Any], path: Path, number: int, duration: float) -> tuple[float, float]:
+    """Start and end in seconds. The last subtitle of a file may have no end."""
+    if "timestamp" in row:
+        start, end = row["timestamp"]
+        return float(start), end if isinstance(end, float) else duration
+    start, end = (_seconds(files.text_of(row, side, path, number)) for side in ("start", "end"))
+    return start, end
 
 
 def _seconds(clock: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_TIMES = re.compile(r"(\d+):(\d\d):(\d\d)[,.](\d{1,3})\s*-->\s*(\d+):(\d\d):(\d\d)[,.](\d{1,3})")
+_TIMES = re.compile(r"(\d{1,4}):(\d\d):(\d\d)[,.](\d{1,3})[ \t]{0,9}-->[ \t]{0,9}(\d{1,4}):(\d\d):(\d\d)[,.](\d{1,3})")
 _TAG = re.compile(r"<[^<>]{0,200}>")
 
 
