@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +48,29 @@ HELP = "Post-train vision-language models on video with reinforcement learning, 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 the work failed, 2 the request is wrong."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return run(list(argv))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # half a character in a model's answer is shown, not stumbled over
+    code: Any = 1
+    try:
+        code = run(sys.argv[1:])
+    except SystemExit as stop:
+        code = stop.code
+    leave(code)
+    return code
+
+
+def leave(code: Any) -> None:
+    """Ends the program here where an engine hangs in a thread: the interpreter would wait for it, or be aborted by it."""
+    if isinstance(code, int | None) and any(thread.name == "evr1-engine" for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+
+
+def run(args: list[str]) -> int:
+    """One command; typer leaves by SystemExit."""
     if args[:1] == ["--version"]:
         from evr1_core import __version__
 

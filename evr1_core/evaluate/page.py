@@ -78,7 +78,7 @@ def page(runs: Sequence[StoredRun], *, frames: Frames, questions: int = 300, cac
     environment = _environment()
     template = environment.from_string((files("evr1_templates") / "report" / "eval.html.j2").read_text(encoding="utf-8"))
     html = template.render(sections=sections, clips=script_json(frames.clips), width=WIDTH)
-    return html.encode("utf-8", "replace").decode()  # a lone surrogate of broken output can't be in a page
+    return html.encode("utf-8", "replace").decode().replace("\0", "\ufffd")  # what broken output may hold and a page may not
 
 
 def section(place: int, title: str, runs: Sequence[StoredRun], frames: Frames, most: int, cache_dir: Path | None) -> dict[str, Any]:

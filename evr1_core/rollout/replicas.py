@@ -33,6 +33,8 @@ def open_replicas(name: str, options: Mapping[str, Any], context: EngineContext,
     if context.model is not None:
         raise RequestError("replicas load the weights themselves: a policy's own module can't be shared with them")
     if not ray.is_initialized():
+        # Ray starts its processes at a niceness of 15: on a busy machine this program's decoders would starve the engines.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     gpus = int(options.get("tensor_parallel_size", 1)) if context.device == "cuda" else 0
     there = int(ray.cluster_resources().get("GPU", 0))

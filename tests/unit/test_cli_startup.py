@@ -252,3 +252,14 @@ def test_what_the_system_refuses_is_one_line(tmp_path):
     assert "evr1: No space left on device; free space on this disk" in ran.stderr
     ran = evr1("miss", site=site)
     assert ran.returncode == 2 and "evr1: /no/such/folder/file: No such file or directory; give another place" in ran.stderr
+
+
+def test_a_program_with_an_engine_that_hangs_ends_with_its_code():
+    """The interpreter would be aborted by a thread that comes back from the engine while it ends."""
+    code = (
+        "import atexit, sys, threading, time; from evr1_cli import main as program; atexit.register(print, 'interpreter ended')\n"
+        "threading.Thread(target=time.sleep, args=(60,), name='evr1-engine').start()\n"
+        "program.run = lambda args: 143\nsys.exit(program.main())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (143, "", "")

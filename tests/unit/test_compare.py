@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert len(json.loads(capsys.readouterr().out)[0]["changed"]) == 11
     assert evr1(["compare", str(a), str(tmp_path / "none")]) == 2
     assert "no evaluation there" in capsys.readouterr().err
+
+
+def test_half_a_character_in_an_answer_is_valid_json(tmp_path: Path) -> None:
+    """A process of its own: what a terminal or a file takes is not what a test's capture takes."""
+    a = write_run(tmp_path / "a", [question(0)], {"q0": "A"})
+    b = write_run(tmp_path / "b", [question(0)], {"q0": "no \ud800 \x1b[31m"})
+    ran = subprocess.run([sys.executable, "-m", "evr1_cli.main", "compare", str(a), str(b), "--json"], capture_output=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr.decode()
+    [row] = json.loads(ran.stdout)[0]["changed"]
+    assert row["second"]["answers"][0]["text"] == "no \ud800 \x1b[31m"

@@ -17,7 +17,7 @@ from evr1_core.evaluate.stored import open_run
 from evr1_core.media.cache import FrameCache
 from tests.support.stored_runs import clip, evr1, question, write_run
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \ud800 {{ 7*7 }} </pre></details>"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \ud800 \0 \u202e {{ 7*7 }} </pre></details>"
 
 
 class Elements(HTMLParser):
@@ -49,7 +49,7 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     assert elements.count("script") == 2 and elements.count("img") == 0, "the page's own scripts alone"
     assert "49" not in re.findall(r"\{\{.*?\}\}|49", html) and "&lt;img src=x onerror" in html
     assert not any(name.startswith("on") for _, attributes in elements.found for name in attributes)
-    assert html.encode("utf-8")
+    assert html.encode("utf-8") and "\0" not in html
 
 
 def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:

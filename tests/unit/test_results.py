@@ -97,7 +97,8 @@ class Pool:
 
 def run(folder: Path, samples: list[Sample], n: int = 1, **parts: Any) -> tuple[Report, dict[str, Any]]:
     store = ResultStore(folder, parts.pop("settings", SETTINGS), fresh=parts.pop("fresh", False), retry=parts.pop("retry", False))
-    engine = Batched(parts.pop("engine", None) or Engine(), batch=4)
+    asked: Any = parts.pop("engine", None) or Engine()
+    engine = Batched(asked, batch=4)
     try:
         return evaluate(
             engine,
