@@ -24,7 +24,7 @@ from tests.support.questions import write_questions
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # starts vLLM
 
 MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
-BFLOAT16 = {"tiny-qwen3-5": 0.25, "tiny-qwen3-5-moe": 3.0}
+BFLOAT16 = {"tiny-qwen3-5": 0.06, "tiny-qwen3-5-moe": 0.75}
 """Families whose kernels on CPU want bfloat16, and twice the largest difference that was measured there (docs/models.md)."""
 
 
@@ -56,7 +56,7 @@ def test_bfloat16_parts_the_engine_from_float32_no_more_than_the_trainer(seen: d
     """Where both round, the largest difference says little: both are compared with float32 on the same weights."""
     assert len(seen["rounding"]) == (2 if seen["limit"] > 1e-5 else 0)
     for one in seen["rounding"]:
-        assert 0 < one["engine"] < 1.5 * one["trainer"] < 0.2, seen["rounding"]
+        assert 0 < one["engine"] < 2 * one["trainer"] < 0.1, seen["rounding"]
 
 
 def test_answers(seen: dict[str, Any]) -> None:

@@ -213,7 +213,7 @@ def test_a_weight_that_comes_twice_is_an_error() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_worker_takes_weights_as_they_come_and_several_are_sent_a_list(workers: int) -> None:
     llm = FakeLLM()
-    one = VLLMEngine(EngineContext(ADAPTER, "float32", "cpu", 100, 10, 0), Options(tensor_parallel_size=workers), llm)
+    one = VLLMEngine(EngineContext(ADAPTER, "float32", "cpu", 100, 10, 0), Options.model_validate({"tensor_parallel_size": workers}), llm)
     one.load_weights(iter(WEIGHTS), version=1)
     assert isinstance(llm.given, list) == (workers == 2) and llm.calls[0] == "load 2"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -92,8 +92,9 @@ def test_one_vision_pass_gives_what_transformers_gives_for_each_medium_alone(nam
 
 def test_tiny_pictures_have_several_windows() -> None:
     """Otherwise the test above shows nothing about windows."""
-    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as module
+    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
+    module: Any = modeling_qwen2_5_vl
     vision = family("tiny-qwen2-5-vl").config.vision_config
     _, bounds = module.get_vision_window_index(
         torch.tensor([[3, 4, 6]]), spatial_merge_size=2, window_size=vision.window_size, patch_size=14
@@ -104,7 +105,7 @@ def test_tiny_pictures_have_several_windows() -> None:
 # Positions -------------------------------------------------------------------------------------------------------------
 
 
-def transformers_positions(name: str, ids: Sequence[int], features: dict[str, Tensor]) -> Tensor:
+def transformers_positions(name: str, ids: Sequence[int], features: Mapping[str, Tensor]) -> Tensor:
     """[3, L] by the function that transformers' own forward pass uses."""
     adapter, tokens = family(name), torch.tensor([list(ids)])
     kinds = torch.zeros_like(tokens).masked_fill(tokens == adapter.image_token_id, 1).masked_fill(tokens == adapter.video_token_id, 2)

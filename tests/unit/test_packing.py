@@ -157,7 +157,7 @@ def test_engine_reports_the_policys_logprobs_of_answers_of_any_length(name: str,
     monkeypatch.setattr(adapter, "stop_token_ids", (*adapter.stop_token_ids, *range(0, 300, 6)))  # else few answers end early
     prompts = [row.prompt for row in rows_of(adapter)]
     context = EngineContext(adapter=adapter, dtype="float32", device="cpu", max_prompt_tokens=400, max_tokens=8, seed=0, model=model)
-    answers: Any = HFEngine(context, Options()).generate(prompts, Sampling(n=3, temperature=0.8, max_tokens=8, seed=1))
+    answers: Any = HFEngine(context, Options.model_validate({})).generate(prompts, Sampling(n=3, temperature=0.8, max_tokens=8, seed=1))
     given = [one for group in answers for one in group]
     assert len({len(one.token_ids) for one in given}) > 3 and len(given) == 3 * len(prompts)
     rows = [Row(prompt, one.token_ids) for prompt, group in zip(prompts, answers, strict=True) for one in group]

@@ -111,6 +111,9 @@ def llm_arguments(context: EngineContext, options: EngineArguments) -> dict[str,
         "mm_processor_cache_gb": options.media_cache_gib,
         "disable_log_stats": True,
     }
+    if context.device == "cpu":
+        # Where a step ends inside a prompt, vLLM 0.32 rewinds the seeded generator of its answer, which a CPU generator can't do.
+        arguments["enable_chunked_prefill"] = False
     if options.max_num_batched_tokens is not None:
         arguments["max_num_batched_tokens"] = options.max_num_batched_tokens
     check_arguments(options.engine_args, arguments, known_arguments())

@@ -59,7 +59,7 @@ class QwenVL:
         self.config = AutoConfig.from_pretrained(self.directory)
         self.processor = AutoProcessor.from_pretrained(self.directory)
         self.tokenizer = self.processor.tokenizer
-        self.chat = self._read_by_template(chat)
+        self.chat: Mapping[str, Any] = self._read_by_template(chat)
         vision = self.config.vision_config
         self.merge_size: int = vision.spatial_merge_size
         self.factors = PatchFactors(pixels=vision.patch_size * self.merge_size, frames=vision.temporal_patch_size)
