@@ -17,12 +17,14 @@ from evr1_benchmarks.longvideo_reason import bare
 from evr1_benchmarks.stvg import grounding
 from evr1_benchmarks.videomathqa import all_right
 from evr1_benchmarks.vsi_bench import relative_accuracy
+from evr1_core.config.rewards import RewardSection
 from evr1_core.data.prompts import render
 from evr1_core.errors import RequestError
 from evr1_core.evaluate.benchmark import Record
+from evr1_core.scoring.score import Scorer
 from evr1_core.types import MediaRef, Sample, Score
 from tests.support.benchmarks import adapter, asked, release
-from tests.support.miniatures import CLIPS, miniatures
+from tests.support.miniatures import clip, miniatures
 from tests.support.miniatures.videoreasonbench import TASKS
 
 
@@ -196,7 +198,29 @@ def test_stvg_boxes_beyond_the_named_size_take_that_of_the_file(tmp_path: Path) 
     change(tmp_path / "stvg.json", portrait)
     [first, *_] = adapter("stvg").samples(tmp_path)  # boxes reach x = 60: beyond 48, within the file
     width, height = first.extra["width"], first.extra["height"]
-    assert (width, height) == (64, 48) and (CLIPS / "gop8.mp4").is_file()
+    assert (width, height) == (64, 48)
+
+
+def test_boxes_from_0_to_1000_need_the_size_of_the_file_only_where_it_is_there(tmp_path: Path) -> None:
+    gold = '<answer>{"time": [1, 2], "boxes": {"1": [16, 12, 32, 24]}}</answer>'
+    row = {"problem_id": 1, "problem": "Who?", "problem_type": "spatial-temporal grounding", "solution": gold, "path": "a.mp4"}
+    (tmp_path / "stvg.json").write_text(json.dumps([row, {**row, "problem_id": 2, "path": "lost.mp4"}]), encoding="utf-8")
+    clip(tmp_path / "a.mp4")
+    there, lost = adapter("stvg").samples(tmp_path, "easyvideor1")
+    scorer = Scorer(RewardSection())
+    assert (there.extra["width"], there.extra["height"]) == (64, 48)
+    assert scorer.score(there, '<answer>{"time": [1, 2], "boxes": {"1": [250, 250, 500, 500]}}</answer>').accuracy == 1.0
+    assert scorer.check(lost) == "" and "width" not in lost.extra
+    _, samples = release("vcr-bench", _made(tmp_path / "vcr"), "thousand-boxes")
+    assert samples["3"].extra["answer_box_frame"] == "thousand"
+    (tmp_path / "vcr" / "v1" / "videos" / "video" / "drawn" / "one.mp4").unlink()
+    _, samples = release("vcr-bench", tmp_path / "vcr", "thousand-boxes")
+    assert scorer.check(samples["3"]) == ""
+
+
+def _made(root: Path) -> Path:
+    root.mkdir()
+    return root
 
 
 def test_stvg_refuses_a_rate_of_zero() -> None:
@@ -229,3 +253,37 @@ def test_videoreasonbench_commands_that_are_only_named_are_no_commands() -> None
     task = simulators.task("file_sys", {**TASKS["file_sys"], "visible_time": "start"})
     assert simulators.reached(task, f"I use touch and then `rm -rf`.\n{TASKS['file_sys']['right']}") is True
     assert simulators.reached(task, "I would use touch.") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value", "named"),
+    [
+        ("video-holmes", "problem_type", None, "problem_type must be a text"),
+        ("video-mmmu", "image_path", 4, "has another form than the release"),
+        ("stvg", "solution", "<answer>{}</answer>", None),
+        ("charades-sta", "solution", None, None),
+        ("video-holmes", "options", [], None),
+        ("minerva", "options", [], None),
+        ("videomathqa", "options", [], None),
+    ],
+)
+def test_converted_rows_of_another_form_are_named_or_read_without(
+    name: str, column: str, value: Any, named: str | None, tmp_path: Path
+) -> None:
+    benchmark = adapter(name)
+    kind = {"stvg": "spatial-temporal grounding", "charades-sta": "temporal grounding"}.get(name, "multiple choice")
+    gold = '<answer>{"time": [1, 2], "boxes": {}}</answer>' if "grounding" in kind else "<answer>A</answer>"
+    row = {"problem_id": 1, "problem": "What?", "problem_type": kind, "options": ["A. x", "B. y"], "solution": gold, "path": "a.mp4"}
+    path = tmp_path / benchmark.converted[0]
+    path.write_text(
+        json.dumps({**row, column: value}) if path.suffix == ".jsonl" else json.dumps([{**row, column: value}]), encoding="utf-8"
+    )
+    if named:
+        with pytest.raises(RequestError, match=rf"{path.name}, record 1: .*{named}"):
+            benchmark.samples(tmp_path, "easyvideor1")
+        return
+    [sample] = benchmark.samples(tmp_path, "easyvideor1")
+    assert asked(benchmark, sample)[0] == 0
+    read = benchmark.official(sample, "A")
+    report = benchmark.aggregate([Record(sample, 0, "A", Score(None, "invalid_gold"), official=read)])
+    assert report.headline is None or report.headline.value in (0.0, None)

@@ -99,8 +99,10 @@ class CharadesSTA(Release):
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         return Wording((0, LMMS_EVAL.format(sample.problem)))
 
-    def official(self, sample: Sample, text: str) -> Official:
+    def official(self, sample: Sample, text: str) -> Official | None:
         """IoU of the first `m - n` or `m to n`, else of the first two numbers; swapped where the second is smaller; 0 without two."""
+        if sample.answer is None:
+            return None
         span = RANGE.search(text)
         numbers = [float(number) for number in (span.groups() if span else (found.group() for found in islice(NUMBER.finditer(text), 2)))]
         if len(numbers) < 2:

@@ -63,7 +63,7 @@ def samples(root: Path, names: Sequence[str]) -> list[Sample]:
         raise RequestError("EasyVideoR1 has no file for this benchmark; read the official release")
     path = root if root.is_file() else files.find(root, *(place for name in names for place in (name, f"valid_data/{name}", f"*/{name}")))
     folders = _folders(path)
-    found = [_sample(row, path, number, folders) for number, row in enumerate(files.rows(path), 1)]
+    found = files.each(path, files.rows(path), lambda row, number: _sample(row, path, number, folders))
     seen: Counter[str] = Counter()
     for at, sample in enumerate(found):
         seen[sample.id] += 1
@@ -79,7 +79,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _sample(row: Mapping[str, Any], path: Path, number: int, folders: Sequence[Path]) -> Sample:
-    kind = files.field(row, "problem_type", path, number)
+    kind = files.text_of(row, "problem_type", path, number)
     lines = tuple(files.texts_of(row, "options", path, number)) if row.get("options") else ()
     video = files.text_of(row, "path", path, number)
     media = [MediaRef(files.video(folders, video), "video", *_part(row.get("start"), row.get("end")))]

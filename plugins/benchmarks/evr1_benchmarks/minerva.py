@@ -61,9 +61,9 @@ class Minerva(Release):
         return replace(sample, extra={**sample.extra, "skill": []})
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
-        assert isinstance(sample.options, dict)
         ending = "Answer with the option's letter from the given choices directly."
-        return Wording((0, f"{sample.problem}\n{printed(sample.options)}\n{ending}"))
+        options = printed(sample.options) if isinstance(sample.options, dict) else ""
+        return Wording((0, f"{sample.problem}\n{options}\n{ending}"))
 
     def official(self, sample: Sample, text: str) -> Official:
         """The last letter behind `answer is` or `option:`, else the last A to E. Without one the script guesses; here it is wrong."""

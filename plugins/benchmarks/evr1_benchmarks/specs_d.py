@@ -13,10 +13,10 @@ SPECS = (
         size=5130,
         variants={"full": 5130, "debiased": None, "pruned": None, "easyvideor1": 5130},
         metric="unweighted mean of 8 tasks: accuracy, and mean relative accuracy of numbers",
-        licence="not stated (code Apache-2.0)",
+        licence="Apache-2.0",
         url="https://huggingface.co/datasets/nyu-visionx/VSI-Bench",
         paper="arXiv 2412.14171",
-        layout="test-*.parquet or test.jsonl\n{arkitscenes,scannet,scannetpp}/{scene_name}.mp4",
+        layout="test-*.parquet or test.jsonl; test_debiased.parquet, test_pruned.parquet\n{arkitscenes,scannet,scannetpp}/{scene_name}.mp4",
     ),
     BenchmarkSpec(
         name="charades-sta",

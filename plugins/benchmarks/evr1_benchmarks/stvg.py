@@ -11,6 +11,7 @@ not every family writes the times of the file beside its frames: the question sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,11 @@ class STVG(Release):
 
         return [sample for made in files.each(path, files.rows(path), both) for sample in made]
 
+    def adopt(self, sample: Sample) -> Sample:
+        """Its gold boxes are pixels of the file, of which it doesn't give the size; its prompt and all others mean 0 to 1000."""
+        size = _displayed(sample.media[0].path)
+        return replace(sample, extra={**sample.extra, **frames(size)}) if size else sample
+
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         return Wording((0, PROMPT.format(problem=sample.problem)))
 
@@ -146,8 +152,13 @@ def grounding(
         problem_type="spatial-temporal-grounding",
         media=(MediaRef(video, "video", *shown),),
         source="stvg",
-        extra={"width": size[0], "height": size[1], "box_frame": "pixel", "answer_box_frame": "thousand", **extra},
+        extra={**frames(size), **extra},
     )
+
+
+def frames(size: tuple[float, float]) -> dict[str, Any]:
+    """Columns by which answers from 0 to 1000 are brought to gold boxes in pixels."""
+    return {"width": size[0], "height": size[1], "box_frame": "pixel", "answer_box_frame": "thousand"}
 
 
 def at_seconds(boxes: Boxes, span: tuple[int, int], fps: float) -> dict[str, list[float]]:
@@ -165,11 +176,18 @@ def _fitting(size: tuple[float, float], boxes: Boxes, video: str) -> tuple[float
     right, below = (max((box[side] for box in boxes.values()), default=0.0) for side in (2, 3))
     if right <= size[0] and below <= size[1]:
         return size
+    found = _displayed(video)
+    return found if found and right <= found[0] and below <= found[1] else size
+
+
+@cache
+def _displayed(video: str) -> tuple[float, float] | None:
+    """Width and height of a file; None where it can't be read: it will be excluded, with this reason."""
     try:
         found = probe(video, "video")
     except MediaError:
-        return size  # it will be excluded, with this reason
-    return (found.width, found.height) if right <= found.width and below <= found.height else size
+        return None
+    return found.width, found.height
 
 
 @cache

@@ -163,12 +163,10 @@ def bare(question: str, options: Mapping[str, str]) -> str:
 def box_columns(video: str) -> dict[str, Any]:
     """How boxes from 0 to 1000 are brought to the gold boxes, which are pixels of the original video: by its size as displayed."""
     columns = {"box_frame": "pixel", "answer_box_frame": "thousand"}
-    if not Path(video).is_file():
-        return columns
     try:
         info = probe(video, "video")
-    except MediaError:  # the row is excluded for its damaged video, with the reason
-        return columns
+    except MediaError:  # the row is excluded for its missing or damaged video, not for a size that isn't known
+        return {}
     return {**columns, "width": info.width, "height": info.height}
 
 

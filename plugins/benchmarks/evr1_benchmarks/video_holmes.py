@@ -55,8 +55,7 @@ class VideoHolmes(Release):
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
         """The same with and without `thinking`: it asks for reasoning and for both tags."""
-        assert isinstance(sample.options, dict)
-        options = ", ".join(f"{letter}: {text}" for letter, text in sample.options.items())
+        options = ", ".join(f"{letter}: {text}" for letter, text in (sample.options.items() if isinstance(sample.options, dict) else ()))
         return Wording((0, PROMPT.format(question=sample.problem, options=options)))
 
     def official(self, sample: Sample, text: str) -> Official:

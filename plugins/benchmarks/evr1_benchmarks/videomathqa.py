@@ -79,7 +79,7 @@ class VideoMathQA(Release):
             raise RequestError(f"{path}: question {odd[0]!r} has {sizes[odd[0]]} parts, not {PARTS}; the file is not whole")
 
     def ask(self, sample: Sample, thinking: bool, frame_times: FrameTimes) -> Wording:
-        lines = sample.extra["option_lines"]
+        lines = sample.extra.get("option_lines", ())
         letters = "A or B" if len(lines) == 2 else "A, B, C, D or E"
         if thinking:
             ending = (
