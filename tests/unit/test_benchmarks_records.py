@@ -78,6 +78,17 @@ def test_a_record_of_another_form_is_named(name: str, file: str, keys: list[str]
         adapter(name).samples(tmp_path)
 
 
+def test_videos_are_found_under_any_suffix_and_without(tmp_path: Path) -> None:
+    for name in ("a.webm", "b", "c.v2.mkv", "sub/d.MP4"):
+        clip(tmp_path / "videos" / name)
+    places = files.places(tmp_path, ("videos",))
+    for asked_for, found in {"a": "a.webm", "a.mp4": "a.webm", "b": "b", "c.v2": "c.v2.mkv", "sub/d.mp4": "sub/d.MP4"}.items():
+        assert files.video(places, asked_for) == str(tmp_path / "videos" / found)
+    assert files.video(places, "none") == str(tmp_path / "videos" / "none.mp4")
+    (tmp_path / "videos" / "e").mkdir()
+    assert files.video(places, "e") == str(tmp_path / "videos" / "e.mp4")
+
+
 def test_each_names_the_record_and_the_cause() -> None:
     assert files.each(Path("a.json"), [{"n": "1"}, {"n": 2}], lambda row, number: int(row["n"]) * number) == [1, 4]
     with pytest.raises(RequestError, match=r"a.json, record 2: has another form than the release: KeyError\('n'\)"):

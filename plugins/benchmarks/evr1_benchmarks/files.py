@@ -190,6 +190,8 @@ def video(folders: Iterable[Path], name: str) -> str:
         tried = [*stems, *(candidate.with_name(f"{candidate.name}{suffix}") for suffix in VIDEO_SUFFIXES)]
         if candidate.suffix in VIDEO_SUFFIXES:
             tried += [candidate.with_suffix(suffix) for suffix in VIDEO_SUFFIXES]
+        else:
+            tried.append(candidate)  # a file without a suffix
         for path in tried:
             if path.is_file():
                 return str(path.absolute())
