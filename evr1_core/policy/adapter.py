@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ModelAdapter(Protocol):
-    """A model family's road from messages and frames to token ids, features, positions and weights."""
+    """A model family's road from messages and frames to token ids, features, positions and weights. Made as `Family(directory, chat)`."""
 
     directory: Path
     """Local directory with config, tokenizer and processor files."""
     chat: Mapping[str, Any]
-    """Arguments of the chat template (`model.chat`), which `render` hands on: the second argument of the class, which may be left out."""
+    """Arguments of the chat template (`model.chat`), which `render` hands on. A family that can tell refuses those without effect."""
     factors: PatchFactors
     stop_token_ids: tuple[int, ...]
     forbidden_token_ids: tuple[int, ...]
