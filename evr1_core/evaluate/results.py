@@ -167,6 +167,10 @@ class ResultStore:
 
     def _read_done(self) -> None:
         for row in rows(self.path):
+            if missing := {"id", "index", "status", "accuracy", "reason", "content", "sample"} - row.keys():
+                raise RequestError(
+                    f"{self.path}: a row without {', '.join(sorted(missing))} is no result: take it out, or --fresh to start anew"
+                )
             key = (row["id"], row["index"])
             if key in self._done:
                 raise RequestError(f"{self.path}: {key[0]!r}, answer {key[1]}, stands there twice; --fresh starts anew")

@@ -208,6 +208,14 @@ def test_damaged_settings_are_refused(tmp_path: Path) -> None:
         run(tmp_path, questions(2))
 
 
+def test_a_row_that_is_no_result_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, questions(2))
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"id": "q1", "index": 0}\n')
+    with pytest.raises(RequestError, match="results.jsonl: a row without accuracy, content, reason, sample, status is no result"):
+        run(tmp_path, questions(3))
+
+
 def test_another_question_under_a_known_id_is_refused(tmp_path: Path) -> None:
     run(tmp_path, questions(2))
     with pytest.raises(RequestError, match="'q1' was made for another question"):
