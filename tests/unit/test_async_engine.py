@@ -268,7 +268,7 @@ def test_the_key_is_in_one_header_alone(opened: Any, monkeypatch: pytest.MonkeyP
     assert server.keys == ["Bearer sk-secret"] and "sk-secret" not in str(fault) and "***" in str(fault)
     assert "sk-secret" not in repr(engine.options)
     with pytest.raises(RequestError, match="without user or password"):
-        ServerEngine(EngineContext(None, "", "cpu", 1, 1, 0), Options(url="https://user:word@host/v1"))  # pyright: ignore[reportArgumentType]
+        ServerEngine(EngineContext(None, "", "cpu", 1, 1, 0), Options.model_validate({"url": "https://user:word@host/v1"}))  # pyright: ignore[reportArgumentType]
 
 
 def test_thoughts_that_a_server_takes_apart_are_put_back(opened: Any) -> None:
