@@ -80,8 +80,8 @@ def step_evr1(folder: Path, asked: argparse.Namespace) -> None:
     from evr1_core.config.load import load
     from evr1_core.train import loop, run
 
-    def never_stopping(name: str) -> Any:
-        adapter: Any = load_adapter(name)
+    def never_stopping(*asked_for: Any) -> Any:
+        adapter: Any = load_adapter(*asked_for)
         adapter.forbidden_token_ids = (*adapter.forbidden_token_ids, *adapter.stop_token_ids)
         return adapter
 
@@ -120,7 +120,7 @@ def step_trl(folder: Path, asked: argparse.Namespace) -> None:
     import torch
     from datasets import Dataset, Image  # pyright: ignore[reportMissingImports]
     from transformers import AutoProcessor, Qwen3VLForConditionalGeneration, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore
 
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     data = [

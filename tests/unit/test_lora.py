@@ -86,7 +86,7 @@ def test_a_fresh_policy_is_its_base(adapter: Qwen3VL, rows: list[Row], dtype: st
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_engine_gets_merged_weights_and_training_ones_stay(adapter: Qwen3VL, rows: list[Row], dtype: str) -> None:
     one = policy(adapter, dtype)
-    for _ in range(3):
+    for _ in range(2):
         step(one, rows)
     before = {name: tensor.clone() for name, tensor in one.model.state_dict().items()}
     merged = dict(one.weights())
@@ -127,7 +127,7 @@ def test_the_reference_is_the_base(adapter: Qwen3VL, rows: list[Row]) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_resumes_bit_for_bit_from_adapters_alone(adapter: Qwen3VL, rows: list[Row], tmp_path: Path, dtype: str) -> None:
     straight, first = policy(adapter, dtype), policy(adapter, dtype)
-    for _ in range(4):
+    for _ in range(3):
         step(straight, rows)
     for _ in range(2):
         step(first, rows)
@@ -138,8 +138,7 @@ def test_resumes_bit_for_bit_from_adapters_alone(adapter: Qwen3VL, rows: list[Ro
     tensors, state = store.load(path)
     second = policy(adapter, dtype)
     second.load_tensors(tensors, steps=2, described=state["policy"])
-    for _ in range(2):
-        step(second, rows)
+    step(second, rows)
     for (name, a), b in zip(straight.model.named_parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b), name
 
@@ -212,15 +211,15 @@ def test_without_peft_the_remedy_is_named(adapter: Qwen3VL, monkeypatch: pytest.
 @pytest.fixture(scope="module")
 def trained(adapter: Qwen3VL, rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> tuple[Policy, Path]:
     one = policy(adapter, rslora=True, targets=("language", "projector"))
-    for _ in range(3):
+    for _ in range(2):
         step(one, rows)
-    return one, Checkpoints(tmp_path_factory.mktemp("run") / "checkpoints").save(3, one.tensors(), {"step": 3, "policy": one.describe()})
+    return one, Checkpoints(tmp_path_factory.mktemp("run") / "checkpoints").save(2, one.tensors(), {"step": 2, "policy": one.describe()})
 
 
 def test_a_merged_export_loads_as_its_family(trained: tuple[Policy, Path], rows: list[Row], tiny_directory: Path, tmp_path: Path) -> None:
     one, checkpoint = trained
     out = export(checkpoint, tiny_directory, tmp_path / "out")
-    assert json.loads((out / "evr1.json").read_text())["step"] == 3
+    assert json.loads((out / "evr1.json").read_text())["step"] == 2
     exported = load_adapter(str(out))
     model = exported.load_model(torch.float32)
     with torch.no_grad():
@@ -275,8 +274,8 @@ def test_exports_that_make_no_sense_are_refused(
 )
 def test_every_family_gives_merged_weights(name: str, targets: tuple[str, ...], stacked: int) -> None:
     adapter: Any = load_adapter(name)
-    side = 2 * adapter.factors.pixels
-    prompts = [make_prompt(adapter, "text", []), make_prompt(adapter, "video", [make_clip(4, side, side)])]
+    side = adapter.factors.pixels
+    prompts = [make_prompt(adapter, "text", []), make_prompt(adapter, "video", [make_clip(2, side, 2 * side)])]
     rows = [Row(prompt, (10, 11, 12)) for prompt in prompts]
     one = policy(adapter, targets=targets)
     assert one.lora is not None and len(one.lora.parameters) >= stacked and bool(one.lora.parameters) == bool(stacked)
@@ -285,8 +284,9 @@ def test_every_family_gives_merged_weights(name: str, targets: tuple[str, ...], 
     assert all(value > 0 for value in learned.values()), learned
     plain = adapter.load_model(torch.float32)
     assert {key: tensor.shape for key, tensor in adapter.engine_weights(plain)} == {key: tensor.shape for key, tensor in one.weights()}
-    merged = plain_logprobs(adapter, dict(one.lora.merged().state_dict()), rows)
+    plain.load_state_dict(dict(one.lora.merged().state_dict()))
     with torch.no_grad():
+        merged = answer_logprobs(plain, adapter, rows, packing=True, temperature=0.9, device="cpu")
         torch.testing.assert_close(merged, one.logprobs(rows), rtol=0, atol=1e-5)
 
 

@@ -95,11 +95,12 @@ def test_recomputed_and_offloaded_activations_change_no_bit(
 ) -> None:
     monkeypatch.setattr(memory, "SMALL", 256)
     plain = gradients(policy(adapter, dtype=dtype, lora=lora), rows)
-    for options in (
+    choices: list[dict[str, Any]] = [
         {"gradient_checkpointing": True},
         {"activation_offload": True},
         {"gradient_checkpointing": True, "activation_offload": True},
-    ):
+    ]
+    for options in choices:
         other = gradients(policy(adapter, dtype=dtype, lora=lora, **options), rows)
         assert plain.keys() == other.keys() and all(torch.equal(plain[name], other[name]) for name in plain), options
 
