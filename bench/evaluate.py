@@ -1,12 +1,12 @@
 """The evaluation stream against its bounds, and against a loop that loads, then generates.
 
-    python bench/evaluate.py overlap [--items 200] [--json out.json]
+    python bench/evaluate.py overlap [--items 200] [--scale 1] [--json out.json]
     python bench/evaluate.py memory [--items 500] [--json out.json]
     python bench/evaluate.py vllm [--items 24] [--seconds 8] [--heavy 60] [--tokens 32] [--json out.json]
 
 `overlap`: an engine of fixed service time and a decoder of fixed time (both sleep), in three proportions. The bound is max(decode,
 engine) of all items, each divided by its lanes; where the machine is busy a sleep takes longer than was asked for, so that what both
-really took is measured too. The figure is total / bound.
+really took is measured too; `--scale 4` makes all times four times as long, which leaves less to that. The figure is total / bound.
 
 `memory`: every item is another clip of 3 MiB in new memory; resident memory of this process after each hundredth.
 
@@ -101,11 +101,11 @@ def timed(engine: Any, builder: Any, samples: list[Sample], sampling: Sampling, 
         return seconds, {row["id"]: row.get("text", row["reason"]) for row in rows(results.path)}
 
 
-def overlap(items: int) -> dict[str, Any]:
+def overlap(items: int, scale: float) -> dict[str, Any]:
     samples, found = questions([f"/{i}" for i in range(items)]), {}
     timed(Service(0.0, 8), Decoder(0.0), samples[:20], Sampling(), Limits())
     for name, decode, answer in (("equal", 0.1, 0.4), ("decode dominates", 0.2, 0.2), ("engine dominates", 0.05, 0.8)):
-        loaders, width = 2, 8
+        loaders, width, decode, answer = 2, 8, decode * scale, answer * scale
         engine, decoder = Service(answer, width), Decoder(decode)
         seconds, _ = timed(engine, decoder, samples, Sampling(), Limits(loaders=loaders))
         asked = max(items * decode / loaders, items * answer / width)
@@ -234,13 +234,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["overlap", "memory", "vllm"])
     parser.add_argument("--items", type=int)
+    parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--heavy", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.what == "overlap":
-        found = overlap(given.items or 200)
+        found = overlap(given.items or 200, given.scale)
     elif given.what == "memory":
         found = memory(given.items or 500)
     else:
