@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,7 @@ from evr1_core.train import loop
 from evr1_core.types import Clip, Completion, Prompt, Sample, Sampling
 from evr1_engines.hf import BLOCK, copy_weights, inverse_transform
 from evr1_engines.vllm import Options, VLLMEngine
-from evr1_engines.vllm_arguments import check_arguments, check_sleep
+from evr1_engines.vllm_arguments import check_arguments, check_sleep, has_state
 from evr1_engines.vllm_requests import medium_name, prompt_mismatch
 from evr1_engines.vllm_weights import LoadReport, named_once
 
@@ -254,6 +256,20 @@ def test_requests_of_a_call_that_failed_are_given_up() -> None:
     with pytest.raises(ZeroDivisionError):
         one.generate([prompt("a")], Sampling(n=3))
     assert llm.calls == ["abort 3"]
+
+
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [
+        ({"text_config": {"layer_types": ["full_attention", "linear_attention"]}}, True),
+        ({"text_config": {"layer_types": ["full_attention", "sliding_attention"]}}, False),
+        ({"text_config": {"layer_types": None}}, False),
+        ({"model_type": "flat"}, False),
+    ],
+)
+def test_recurrent_layers_are_known_from_the_configuration(config: dict[str, Any], state: bool, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert has_state(tmp_path) == state
 
 
 # Prompts -------------------------------------------------------------------------------------------------------------

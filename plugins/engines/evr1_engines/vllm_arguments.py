@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
@@ -114,10 +116,19 @@ def llm_arguments(context: EngineContext, options: EngineArguments) -> dict[str,
     if context.device == "cpu":
         # Where a step ends inside a prompt, vLLM 0.32 rewinds the seeded generator of its answer, which a CPU generator can't do.
         arguments["enable_chunked_prefill"] = False
+        if has_state(context.adapter.directory):
+            arguments["enable_prefix_caching"] = False  # vLLM stores states of a prefix at steps that end inside a prompt
     if options.max_num_batched_tokens is not None:
         arguments["max_num_batched_tokens"] = options.max_num_batched_tokens
     check_arguments(options.engine_args, arguments, known_arguments())
     return {**arguments, **options.engine_args}
+
+
+def has_state(directory: Path) -> bool:
+    """Whether layers of the language model carry a state along the sequence, beside those of attention."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    kinds = set(config.get("text_config", config).get("layer_types") or ())
+    return not kinds <= {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def known_arguments() -> list[str]:
