@@ -127,7 +127,7 @@ class Checkpoints:
         if needed > free:
             raise CheckpointError(
                 f"no space for a checkpoint in {self.directory}: it needs {gigabytes(needed)}, {gigabytes(free)} are free; "
-                "free some, for example by removing older checkpoints. The last one is untouched"
+                "free some, for example by removing older checkpoints. The last checkpoint is untouched"
             )
 
     def _explain(self, final: Path, error: Exception, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
