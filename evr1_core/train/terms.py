@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evr1_core.policy import forward
+from evr1_core.policy import head
 from evr1_core.train.kl import MAX_LOG_RATIO
 from evr1_core.train.options import AlgorithmOptions
 
@@ -48,7 +48,7 @@ def importance_weights(old: Tensor, rollout: Tensor, mask: Tensor, options: Algo
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Entropy of softmax(logits / temperature), [..., V] -> [...]; a logit of -inf has p = 0."""
-    return forward.entropy((logits / temperature).log_softmax(dim=-1))
+    return head.entropy((logits / temperature).log_softmax(dim=-1))
 
 
 def full_kl(logits: Tensor, reference: Tensor) -> Tensor:
