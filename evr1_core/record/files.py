@@ -122,7 +122,7 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a JSON-lines file, a torn last line left out. Raises Evr1Error with file and line for a damaged one."""
     for number, _, row in _lines(path):
         if row is None:
-            raise Evr1Error(f"{path}:{number}: not a JSON object, the file was edited or damaged: take the line out, or put an old copy back")
+            raise Evr1Error(f"{path}:{number}: not a JSON object, the file was edited or damaged: take it out, or put an old copy back")
         yield row
 
 
