@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -132,12 +133,13 @@ def test_rows_attend_one_by_one_as_under_the_mask_of_transformers(name: str) -> 
 
 @pytest.mark.parametrize("name", MADE)
 def test_patches_by_a_matrix_product_are_those_of_the_convolution(name: str) -> None:
-    embed = model_of(name).model.visual.patch_embed
-    patches = torch.randn(12, embed.proj.weight[0].numel(), requires_grad=True)
+    # In float64, where rounding can't be taken for a difference.
+    embed = copy.deepcopy(model_of(name).model.visual.patch_embed).double()
+    patches = torch.randn(12, embed.proj.weight[0].numel(), dtype=torch.float64, requires_grad=True)
     ours, theirs = embed(patches), type(embed).forward(embed, patches)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     slopes = [torch.autograd.grad(out.square().sum(), [patches, embed.proj.weight]) for out in (ours, theirs)]
-    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*slopes, rtol=1e-10, atol=1e-10)
 
 
 def test_an_unknown_patch_embedding_is_left_alone() -> None:
