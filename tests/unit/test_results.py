@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ import pytest
 
 from evr1_core.errors import Evr1Error, MediaError, RequestError
 from evr1_core.evaluate.benchmark import Report, accuracy
-from evr1_core.evaluate.pipeline import Stopped, evaluate, line, metrics
+from evr1_core.evaluate.pipeline import Stopped, evaluate, line, metrics, notes
 from evr1_core.evaluate.results import ResultStore, read_record
 from evr1_core.media.digest import frames_digest
 from evr1_core.record.files import rows
@@ -261,9 +260,14 @@ def test_one_per_cent_is_allowed(tmp_path: Path) -> None:
 def test_a_prompt_that_the_engine_fails_at_is_one_outcome(tmp_path: Path) -> None:
     _, summary = run(tmp_path, questions(10), engine=Engine(bad=["q3", "q6"]))
     assert summary["counts"]["failed"] == 2 and summary["reasons"] == {"failed/engine": 2} and summary["left_out"] == 2
-    assert re.search(
-        r"the engine failed on \d batch.*, then went prompt by prompt; first: \d prompts at once: RuntimeError", summary["notes"][-1]
-    )
+
+
+def test_what_a_reader_should_know_of_a_start() -> None:
+    assert notes([], []) == []
+    assert notes(["4 prompts at once: RuntimeError: out of memory"], ["q1: KeyError"]) == [
+        "the engine failed on 1 batches, then went prompt by prompt; first: 4 prompts at once: RuntimeError: out of memory",
+        "the official reading broke on 1 answers; first: q1: KeyError",
+    ]
 
 
 def test_a_dead_engine_stops_and_leaves_the_rest_to_be_done(tmp_path: Path) -> None:
