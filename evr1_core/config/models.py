@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from evr1_core.config.cluster import ClusterSection
 from evr1_core.config.rewards import RewardSection
 from evr1_core.config.section import Section
 from evr1_core.types import Budget, ImageBudget, VideoBudget
@@ -176,6 +177,10 @@ class RolloutSection(Section):
     """Name of an engine plugin; auto takes the best one installed for the device."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the engine plugin."""
+    placement: Literal["colocated", "separate"] = "colocated"
+    """On the `ray` backend: engines in the workers of the policy, taking turns on their GPUs; or in workers of their own."""
+    workers: int | None = Field(default=None, ge=1)
+    """Workers of the engines when they are separate, one GPU each."""
     n: int = Field(default=8, ge=1)
     """Answers per prompt."""
     temperature: float = Field(default=1.0, gt=0, le=2)
@@ -249,6 +254,15 @@ class TrainSection(Section):
     """Steps between checkpoints; 0 saves only the last."""
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept."""
+    save: Literal["background", "wait"] = "background"
+    """background copies the state and writes it while training goes on; wait writes it first."""
+    best: str | None = None
+    """A validation metric, for example validate/accuracy: the checkpoint with its best value is kept beside the last ones."""
+    best_is: Literal["max", "min"] = "max"
+    """Whether a larger or a smaller value of `best` is better."""
+    async_steps: int = Field(default=0, ge=0)
+    """Steps that rollouts may be behind the weights: answers for the next steps are drawn during the update. Needs
+    rollout.placement=separate; 0 is synchronous."""
     resume: str = "auto"
     """auto goes on from the last complete checkpoint of the run; never starts anew; else the path of a checkpoint."""
     max_mismatch: float | None = Field(default=None, gt=0)
@@ -286,13 +300,6 @@ class RecordSection(Section):
     """Name under which trackers file the run."""
     rollouts: bool = True
     """Write every rollout to rollouts.jsonl."""
-
-
-class ClusterSection(Section):
-    """Where the work runs."""
-
-    backend: Literal["local"] = "local"
-    """local: one process."""
 
 
 class RunConfig(Section):
