@@ -8,7 +8,7 @@ Shapes: b rows, L tokens of the sequence, T of the longest answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,7 @@ def answer_logprobs(
 
 
 @torch.no_grad()
-def frozen_logprobs(rows: Sequence[Row], batches: Iterator[list[int]], forward: Callable[[Sequence[Row]], Tensor]) -> list[Tensor]:
+def frozen_logprobs(rows: Sequence[Row], batches: Iterable[Sequence[int]], forward: Callable[[Sequence[Row]], Tensor]) -> list[Tensor]:
     """Log-probabilities [n_i] of every row without a graph; `batches` are places in `rows`, one forward pass each."""
     found: list[Tensor] = []
     for indices in batches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 class Policy:
     """The policy of one process (CPU or one GPU)."""
+
+    loss_scale = 1.0
+    """What a loss is multiplied by before its backward pass."""
 
     def __init__(
         self, adapter: ModelAdapter, model: ModelSection, train: TrainSection, *, temperature: float, device: str, total_steps: int
@@ -63,13 +66,21 @@ class Policy:
                 entropies=entropies,
             )
 
-    def frozen_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Log-probabilities [n_i] of every row under the current weights, without graph and dropout, in the micro-batches of the update."""
+    def frozen_logprobs(self, rows: Sequence[Row], batches: Iterable[Sequence[int]] | None = None) -> list[Tensor]:
+        """Log-probabilities [n_i] of every row under the current weights, without graph and dropout, in the micro-batches of the update.
+
+        `batches`: places in `rows`, one forward pass each; the values come in their order.
+        """
         self.model.eval()
         try:
-            return frozen_logprobs(rows, self.micro_batches(rows), self.logprobs)
+            return frozen_logprobs(rows, self.micro_batches(rows) if batches is None else batches, self.logprobs)
         finally:
             self.model.train()
+
+    @contextmanager
+    def accumulating(self, *, last: bool) -> Iterator[None]:
+        """Around the forward and backward pass of a micro-batch; `last`: the next call is `step`."""
+        yield
 
     def step(self) -> dict[str, float]:
         """One optimizer update from the accumulated gradients. The schedule counts training steps, which may hold several updates."""

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,9 +26,10 @@ class Reference:
         self.model.requires_grad_(False)
         self.model.eval()
 
-    def logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
-        """float32 [n_i] of every row, on the CPU."""
-        batches = micro_batches(rows, self.section.micro_batch_tokens, self.section.packing)
+    def logprobs(self, rows: Sequence[Row], batches: Iterable[Sequence[int]] | None = None) -> list[Tensor]:
+        """float32 [n_i] of every row, on the CPU. `batches` as in `Policy.frozen_logprobs`."""
+        if batches is None:
+            batches = micro_batches(rows, self.section.micro_batch_tokens, self.section.packing)
         return [one.cpu() for one in frozen_logprobs(rows, batches, self._forward)]
 
     def _forward(self, rows: Sequence[Row]) -> Tensor:
@@ -44,7 +45,7 @@ class BaseReference:
         assert policy.lora is not None
         self.policy, self.lora = policy, policy.lora
 
-    def logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
-        """float32 [n_i] of every row, on the CPU."""
+    def logprobs(self, rows: Sequence[Row], batches: Iterable[Sequence[int]] | None = None) -> list[Tensor]:
+        """float32 [n_i] of every row, on the CPU. `batches` as in `Policy.frozen_logprobs`."""
         with self.lora.off():
-            return [one.cpu() for one in self.policy.frozen_logprobs(rows)]
+            return [one.cpu() for one in self.policy.frozen_logprobs(rows, batches)]
