@@ -39,11 +39,11 @@ def validator(config: RunConfig) -> Validate:
     what = {"data": sorted(path.name for path in config.data.validate_on)}
 
     def validate(run: Run, step: int) -> dict[str, float]:
-        builder = open_builder(excluding(config), run.policy.adapter, run.store, "evaluate")
+        builder = open_builder(excluding(config), run.adapter, run.store, "evaluate")
         identity = settings(config, weights=f"{config.name} after step {step}", engine=config.rollout.engine, what=what)
         folder = config.directory / "validation" / f"step-{step:06d}"
         # A step is validated a second time only after a resume from an earlier one: its old results are moved aside.
-        aside = run.policy.aside(shared=getattr(run.engine, "shared", False))
+        aside = run.learner.aside(shared=getattr(run.engine, "shared", False))
         with aside, closing(ResultStore(folder, identity, fresh=True)) as results:
             _, summary = evaluate(run.engine, builder, run.pool, samples, sampling(config), results, HeldOut(), limits=limits(config))
         run.record.note(f"validation: {line(summary)}", step)

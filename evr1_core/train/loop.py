@@ -20,7 +20,7 @@ from evr1_core.scoring.score import cause, rollout_value
 from evr1_core.train import selection
 from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.run import Run
-from evr1_core.train.update import in_mini_batches, mismatch, old_logprobs, update
+from evr1_core.train.update import mismatch
 from evr1_core.types import Completion, Exclusion, Group, Prompt, Rollout, Sampling
 
 Validate = Callable[[Run, int], dict[str, float]]
@@ -84,14 +84,14 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
         check_agreement(run, batch)
     if surplus:
         with record.time("surplus"):
-            run.surplus.put(surplus, run.policy.frozen_logprobs)
+            run.surplus.put(surplus, run.learner.frozen_logprobs)
     with record.time("update"):
-        metrics = update(run.policy, batch, run.algorithm)
+        metrics = run.learner.update(batch)
     record.log(metrics)
     if "kl/reference" in metrics:
         run.kl.observe(metrics["kl/reference"], answers=len(batch.rows))
     with record.time("weights"):
-        run.engine.load_weights(run.policy.weights(), version=run.engine.weight_version + 1)
+        run.learner.sync(run.engine, version=run.engine.weight_version + 1)
         run.engine.wake()
     return bool(batch.mask.any())
 
@@ -100,7 +100,7 @@ def collect(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[
     """(scored groups to learn from, groups beyond the batch). With dynamic sampling what the last step left over comes first, and prompts
     are drawn until the batch is full or the tries are used up."""
     options, rewards, wanted = run.algorithm.options, run.config.rewards, run.config.train.batch_size
-    media, scoring, guided = run.store.counters.as_dict(), run.pool.counters(), run.guidance.counters()
+    media, scoring, guided = run.learner.counters(), run.pool.counters(), run.guidance.counters()
     kept = carried_over(run, record)
     carried, seen, tries = len(kept), [], 0
     while len(kept) < wanted and tries < (options.max_tries if options.dynamic_sampling else 1):
@@ -117,7 +117,7 @@ def collect(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[
         kept += chosen
         tries += 1
     kept, surplus = kept[:wanted], kept[wanted:]
-    record.log({f"media/{name}": count - media[name] for name, count in run.store.counters.as_dict().items()})
+    record.log({f"media/{name}": count - media[name] for name, count in run.learner.counters().items()})
     record.log({name: count - scoring[name] for name, count in run.pool.counters().items()})
     record.log(run.guidance.metrics(seen, since=guided))
     if len(run.guidance.refused) > guided["refused"]:
@@ -142,7 +142,7 @@ def answer(run: Run, record: StepRecord, prompts: Sequence[Prompt], drawn: Sampl
     """Scored answers of the policy to every prompt; a trajectory among them where guidance wants one, a greedy answer beside them where
     the algorithm wants one."""
     guides = run.guidance.candidates(prompts, run.order.epoch)
-    with record.time("rollout"), run.policy.aside(shared=getattr(run.engine, "shared", False)):
+    with record.time("rollout"), run.learner.aside(shared=getattr(run.engine, "shared", False)):
         found = generate(run, prompts, drawn, [run.guidance.own_answers(drawn.n, place in guides) for place in range(len(prompts))])
         answered = same_prompts(run, record, prompts, found)
         guides = {new: guides[place] for new, place in enumerate(answered) if place in guides}
@@ -185,14 +185,14 @@ def same_prompts(run: Run, record: StepRecord, prompts: Sequence[Prompt], found:
 def logprobs_before(run: Run, record: StepRecord, groups: Sequence[Group]) -> Known:
     """What has to be known of the answers before their credit: nothing but what earlier steps left, unless there is a KL penalty."""
     old, options = drawn_before(groups), run.algorithm.options
-    if run.reference is None:
+    if not run.learner.has_reference:
         return Known(old)
     rows = rows_of(groups)
     if options.kl == "reward":
         with record.time("old"):
-            old = old_logprobs(run.policy, rows, old)
+            old = run.learner.old_logprobs(rows, old)
     with record.time("reference"):
-        return Known(old, in_mini_batches(rows, run.config.train.mini_batches, run.reference.logprobs), run.kl.value)
+        return Known(old, run.learner.reference_logprobs(rows), run.kl.value)
 
 
 def without_features(group: Group) -> Group:
@@ -244,7 +244,7 @@ def check_agreement(run: Run, batch: TrainBatch, rows: int = 8) -> None:
     if not chosen:
         return
     run.agreement_checked = True
-    trainer = torch.nn.utils.rnn.pad_sequence(run.policy.frozen_logprobs([batch.rows[i] for i in chosen]), batch_first=True).cpu()
+    trainer = torch.nn.utils.rnn.pad_sequence(run.learner.frozen_logprobs([batch.rows[i] for i in chosen]), batch_first=True).cpu()
     rollout = batch.rollout_logprobs[chosen, : trainer.shape[1]]
     known = ~rollout.isnan()
     if not known.any():

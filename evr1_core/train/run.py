@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
 from evr1_core.policy.reference import BaseReference, Reference
 from evr1_core.record.record import Record
-from evr1_core.rollout.engine import Engine, open_engine
+from evr1_core.rollout.engine import Engine, EngineContext, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
 from evr1_core.scoring.pool import ScoringPool
 from evr1_core.scoring.score import check_judge, check_rewards
@@ -32,9 +33,16 @@ from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
 from evr1_core.train.guidance import Guidance
 from evr1_core.train.kl import MAX_STEP, Coefficient
+from evr1_core.train.learner import Learner, LocalLearner
 from evr1_core.train.planning import plan_ahead, summary
 from evr1_core.train.surplus import Surplus
-from evr1_core.types import Sample
+from evr1_core.types import Exclusion, Prompt, Sample
+
+
+class Builder(Protocol):
+    """What makes prompts: `PromptBuilder`, or workers that have one each."""
+
+    def build_batch(self, samples: Sequence[Sample]) -> tuple[list[Prompt], list[Exclusion]]: ...
 
 
 @dataclass
@@ -43,15 +51,15 @@ class Run:
 
     config: RunConfig
     order: DataOrder
+    adapter: ModelAdapter
     store: MediaStore
-    builder: PromptBuilder
-    policy: Policy
+    builder: Builder
+    """Makes the prompts of a step."""
+    learner: Learner
     engine: Engine
     pool: ScoringPool
     algorithm: Algorithm
     guidance: Guidance
-    reference: Reference | BaseReference | None
-    """None without a KL penalty: then it is not loaded."""
     kl: Coefficient
     record: Record
     checkpoints: Checkpoints
@@ -66,16 +74,14 @@ class Run:
         """A checkpoint from which `restore` goes on bit for bit."""
         state = {
             "step": step,
-            "updates": self.policy.steps,
             "weight_version": self.engine.weight_version,
-            "policy": self.policy.describe(),
             "order": self.order.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "kl": self.kl.state_dict(),
             "surplus": self.surplus.state_dict(),
             "random": random_state(),
         }
-        return self.checkpoints.save(step, {**self.policy.tensors(), **self.surplus.tensors()}, state)
+        return self.learner.save(self.checkpoints, step, self.surplus.tensors(), state)
 
     def restore(self) -> int:
         """Go on from `train.resume`; returns the last finished step, 0 for a fresh start."""
@@ -87,14 +93,13 @@ class Run:
             if any(self.checkpoints.directory.glob("step-??????")):
                 self.record.warn(f"no checkpoint in {self.checkpoints.directory} is complete (events.log says why): the run starts anew")
             return 0
-        tensors, state = self.checkpoints.load(path)
-        self.policy.load_tensors(tensors, steps=state["updates"], described=state.get("policy"))
+        tensors, state = self.learner.load(self.checkpoints, path)
         self.order.load_state_dict(state["order"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.kl.load_state_dict(state.get("kl", {}))
         if self.algorithm.options.surplus == "keep":
             self.surplus.load_state_dict(state.get("surplus", []), tensors.get("surplus", {}), self.order.samples)
-        self.engine.load_weights(self.policy.weights(), version=state["weight_version"])
+        self.learner.sync(self.engine, version=state["weight_version"])
         set_random_state(state["random"])
         self.record.note(f"resumed from {path} after step {state['step']}")
         return state["step"]
@@ -124,30 +129,37 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     builder.note = record.note
     note_rows(record, rows, planned, builder)
     guidance = open_guidance(config, adapter, algorithm, rows, record)
-    policy = Policy(adapter, config.model, config.train, temperature=config.rollout.temperature, device=device, total_steps=total)
-    for part, count in policy.frozen.items():
-        record.note(f"frozen: {part}, {count:,} parameters")
-    for line in policy.trained():
-        record.note(line)
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
-    context = engine_context(config, adapter, [*rows.samples, *held_out], device, model=policy.model, max_tokens=longest)
-    engine = open_engine(config.rollout.engine, config.rollout.options, context)
+    context = engine_context(config, adapter, [*rows.samples, *held_out], device, max_tokens=longest)
+    learner, engine = open_local(config, algorithm, context, total, store.counters)
+    for line in learner.notes():
+        record.note(line)
     return Run(
         config=config,
         order=order,
+        adapter=adapter,
         store=store,
         builder=builder,
-        policy=policy,
+        learner=learner,
         engine=engine,
         pool=ScoringPool(config.rewards),
         algorithm=algorithm,
         guidance=guidance,
-        reference=open_reference(config, adapter, algorithm, device, policy),
         kl=Coefficient(algorithm.options),
         record=record,
         checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep, note=record.note),
         total_steps=total,
     )
+
+
+def open_local(config: RunConfig, algorithm: Algorithm, context: EngineContext, total: int, counters: Any) -> tuple[LocalLearner, Engine]:
+    """Policy, reference and engine in this process; the engine may run the policy's own module."""
+    policy = Policy(
+        context.adapter, config.model, config.train, temperature=config.rollout.temperature, device=context.device, total_steps=total
+    )
+    reference = open_reference(config, context.adapter, algorithm, context.device, policy)
+    engine = open_engine(config.rollout.engine, config.rollout.options, replace(context, model=policy.model))
+    return LocalLearner(policy, reference, algorithm, counters), engine
 
 
 def note_rows(record: Record, rows: Rows, planned: DataPlan | None, builder: PromptBuilder) -> None:

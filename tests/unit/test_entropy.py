@@ -15,9 +15,9 @@ from evr1_core.policy import head as heads
 from evr1_core.policy.policy import Policy
 from evr1_core.train.algorithm import Algorithm, TokenBatch, Totals, build_algorithm
 from evr1_core.train.batch import TrainBatch, credit
+from evr1_core.train.learner import LocalLearner
 from evr1_core.train.meter import Meter
 from evr1_core.train.objective import NonFiniteRows, step_loss
-from evr1_core.train.update import update
 from evr1_core.types import Completion, Group, Rollout, Score
 from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, make_prompt
@@ -65,7 +65,7 @@ def update_gradient(one: Policy, batch: TrainBatch, chosen: Algorithm, monkeypat
         return {"policy/grad_norm": 1.0}
 
     monkeypatch.setattr(one, "step", step)
-    metrics = update(one, batch, chosen)
+    metrics = LocalLearner(one, None, chosen, None).update(batch)
     return seen[0], metrics
 
 

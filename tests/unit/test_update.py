@@ -17,9 +17,9 @@ from evr1_core.policy.reference import Reference
 from evr1_core.train.algorithm import Algorithm, RewardBatch, TokenBatch, TokenLoss, build_algorithm
 from evr1_core.train.batch import Known, NonFinite, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.kl import Coefficient
+from evr1_core.train.learner import LocalLearner
 from evr1_core.train.options import AlgorithmOptions
 from evr1_core.train.surplus import Surplus
-from evr1_core.train.update import in_mini_batches, old_logprobs, update
 from evr1_core.types import Completion, Group, Rollout, Score
 from evr1_models.qwen3_vl import Qwen3VL
 from tests.support.made_up import MEDIA, make_prompt
@@ -44,6 +44,10 @@ def groups(adapter: Qwen3VL) -> list[Group]:
 
     prompts = [make_prompt(adapter, name, MEDIA[name]) for name in ("text", "image", "video")]
     return [Group(prompt, tuple(rollout(i, j, length) for j, length in enumerate(LENGTHS))) for i, prompt in enumerate(prompts)]
+
+
+def update(policy: Policy, batch: TrainBatch, algorithm: Algorithm) -> dict[str, float]:
+    return LocalLearner(policy, None, algorithm, None).update(batch)
 
 
 def algorithm(**options: Any) -> Algorithm:
@@ -185,8 +189,9 @@ def test_answers_of_an_earlier_step_keep_their_old_probabilities(
 
 def kl_batch(groups: list[Group], chosen: Algorithm, one: Policy, reference: Reference, coef: float = 0.5) -> TrainBatch:
     rows = rows_of(groups)
-    old = old_logprobs(one, rows, drawn_before(groups)) if chosen.options.kl == "reward" else drawn_before(groups)
-    return credit(groups, chosen, REWARDS, Known(old, in_mini_batches(rows, one.section.mini_batches, reference.logprobs), coef))
+    learner = LocalLearner(one, reference, chosen, None)
+    old = learner.old_logprobs(rows, drawn_before(groups)) if chosen.options.kl == "reward" else drawn_before(groups)
+    return credit(groups, chosen, REWARDS, Known(old, learner.reference_logprobs(rows), coef))
 
 
 @pytest.fixture(scope="module")
