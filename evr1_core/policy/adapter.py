@@ -93,6 +93,13 @@ class ModelAdapter(Protocol):
         """The trainable model of `directory`."""
         ...
 
+    def empty_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> PreTrainedModel:
+        """That of `load_model` without its weights: the same modules, every parameter and buffer on the meta device.
+
+        `device` is where it is going to run.
+        """
+        ...
+
     def parts(self, model: PreTrainedModel) -> dict[str, list[nn.Module]]:
         """Named parts that can be frozen, for example `vision`: each by its modules, so that no parameter is missed."""
         ...

@@ -6,6 +6,7 @@ parts lie in the model.
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,6 +244,21 @@ class QwenVL:
         model = getattr(transformers, self.model_class).from_pretrained(
             self.directory, dtype=dtype, attn_implementation=implementation, device_map={"": device}
         )
+        return self._patched(model)
+
+    def empty_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> PreTrainedModel:
+        import transformers
+
+        implementation = registered(choose_attention(attention, device, dtype))
+        with torch.device("meta"):
+            # A copy: type and attention are written into the configuration.
+            model = getattr(transformers, self.model_class)._from_config(
+                copy.deepcopy(self.config), dtype=dtype, attn_implementation=implementation
+            )
+        return self._patched(model)
+
+    def _patched(self, model: PreTrainedModel) -> PreTrainedModel:
+        """What a family changes in modules of transformers, whether they have their weights or not."""
         linear_patches(model.get_submodule("model.visual"))
         return model
 

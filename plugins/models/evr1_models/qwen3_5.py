@@ -33,8 +33,8 @@ class Qwen3_5(Qwen3VL):
 
     model_class = "Qwen3_5ForConditionalGeneration"
 
-    def load_model(self, dtype: torch.dtype, attention: str = "auto", device: str = "cpu") -> PreTrainedModel:
-        model = super().load_model(dtype, attention, device)
+    def _patched(self, model: PreTrainedModel) -> PreTrainedModel:
+        model = super()._patched(model)
         for module in _linear_layers(model):
             split_rows(module)
         return model
