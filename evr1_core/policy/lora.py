@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from evr1_core.config.models import LoraSection
 from evr1_core.errors import RequestError
@@ -32,6 +33,9 @@ NAME = "default"
 
 EXPERTS = "experts"
 """Among targets: every stacked weight of a mixture of experts."""
+
+Whole = Callable[[Tensor], Tensor]
+"""From what a process holds of a tensor to the whole of it."""
 
 SAME = ("rank", "alpha", "rslora", "modules", "parameters")
 """What two sets of adapters must have in common to hold the same tensors with the same meaning."""
@@ -96,26 +100,32 @@ class Lora:
             for layer in layers:
                 layer.enable_adapters(True)
 
-    def merged(self) -> MergedModel:
-        """The model as what reads its weights sees it: names as without adapters, W + scale B A."""
-        return MergedModel(self.model, self.layers)
+    def merged(self, whole: Whole = lambda tensor: tensor) -> MergedModel:
+        """The model as what reads its weights sees it: names as without adapters, W + scale B A.
+
+        `whole`: from a tensor of the model to the whole of it, where a process holds a shard.
+        """
+        return MergedModel(self.model, self.layers, whole)
 
 
 class MergedWeights(Mapping[str, Tensor]):
     """A state dict whose tensors are merged one by one when they are asked for, in float32, and rounded once to the type of W."""
 
-    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module], whole: Whole) -> None:
         self.plain = {plain_name(name): tensor for name, tensor in model.state_dict().items() if not is_adapter(name)}
-        self.layers: dict[str, Any] = {}
+        self.whole = whole
+        self.layers: dict[str, Delta] = {}
         for name, layer in layers.items():
-            self.layers[f"{plain_name(name)}.{getattr(layer, 'parameter_name', 'weight')}"] = layer
+            self.layers[f"{plain_name(name)}.{getattr(layer, 'parameter_name', 'weight')}"] = Delta(layer)
 
     @torch.no_grad()
     def __getitem__(self, name: str) -> Tensor:
-        weight = self.plain[name]
+        weight = self.whole(self.plain[name])
         if name not in self.layers:
             return weight
-        return (weight.float() + self.layers[name].get_delta_weight(NAME).float()).to(weight.dtype)
+        delta = self.layers[name]
+        factors = {key: self.whole(tensor.detach()) for key, tensor in delta.named_parameters() if is_adapter(key)}
+        return (weight.float() + functional_call(delta, factors, ()).float()).to(weight.dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.plain)
@@ -124,17 +134,28 @@ class MergedWeights(Mapping[str, Tensor]):
         return len(self.plain)
 
 
+class Delta(nn.Module):
+    """scale B A of one layer, with the A and B that it is called with."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self) -> Tensor:
+        return self.layer.get_delta_weight(NAME)  # type: ignore[operator, union-attr]
+
+
 class MergedModel:
     """A model whose `state_dict` is merged; all else is the model's own."""
 
-    def __init__(self, model: PreTrainedModel, layers: Mapping[str, nn.Module]) -> None:
-        self._model, self._layers = model, layers
+    def __init__(self, model: PreTrainedModel, layers: Mapping[str, nn.Module], whole: Whole) -> None:
+        self._model, self._layers, self._whole = model, layers, whole
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def state_dict(self) -> MergedWeights:
-        return MergedWeights(self._model, self._layers)
+        return MergedWeights(self._model, self._layers, self._whole)
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every weight once, tied ones under the name that transformers saves."""

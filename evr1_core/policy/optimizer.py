@@ -58,7 +58,7 @@ class MasterAdamW:
         for master in self.masters.values():
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
-        norm = float(nn.utils.clip_grad_norm_(list(self.masters.values()), self.section.max_grad_norm))
+        norm = float(clip(list(self.masters.values()), self.section.max_grad_norm))
         if not math.isfinite(norm):
             self.zero_grad()
             return norm
@@ -66,11 +66,15 @@ class MasterAdamW:
             group["lr"] = lr
         self.adamw.step()
         self.zero_grad()
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                if self.masters[name] is not parameter:
-                    parameter.copy_(self.masters[name])
+        self._round()
         return norm
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        """Masters into the weights of the model."""
+        for name, parameter in self.parameters.items():
+            if self.masters[name] is not parameter:
+                parameter.copy_(self.masters[name])
 
     def zero_grad(self) -> None:
         for parameter in [*self.parameters.values(), *self.masters.values()]:
@@ -106,31 +110,67 @@ class MasterAdamW:
                 tensors[f"master.{name}"] = master.detach()
         return tensors
 
-    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises RequestError for the state of another `train.optimizer`."""
+    def weights(self) -> dict[str, Tensor]:
+        """Trained weights in float32, live."""
+        return {name: master.detach() for name, master in self.masters.items()}
+
+    def slots(self, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """State to fill in place, by the names of `state_tensors`; `loaded` ends it. `saved` may be tensors on the meta device.
+
+        What has no slot belongs to no trained weight. Raises RequestError for the state of another `train.optimizer`.
+        """
         found: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for key, tensor in tensors.items():
+        for key, tensor in saved.items():
             kind, _, name = key.partition(".")
             found[name][kind] = tensor
+        slots: dict[str, Tensor] = {}
         for name, master in self.masters.items():
             state = found[name]
-            if "master" in state:
-                with torch.no_grad():
-                    master.copy_(state.pop("master"))
+            if state.pop("master", None) is not None:
+                slots[f"master.{name}"] = master.detach()
             if state:
-                self.adamw.state[master] = self._own_state(state, master)
+                self.adamw.state[master] = self._empty_state(state, master)
+                slots |= {f"{kind}.{name}": self.adamw.state[master][kind] for kind in state}
+        return slots
 
-    def _own_state(self, state: Mapping[str, Tensor], master: nn.Parameter) -> dict[str, Any]:
+    def loaded(self) -> None:
+        """The slots are filled."""
+        if self.section.optimizer == "adamw_8bit":
+            for state in self.adamw.state.values():
+                state["step"] = int(state["step"])
+        self._round()
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raises RequestError for the state of another `train.optimizer`."""
+        with torch.no_grad():
+            for name, slot in self.slots(tensors).items():
+                slot.copy_(tensors[name])
+        self.loaded()
+
+    def _empty_state(self, saved: Mapping[str, Tensor], master: nn.Parameter) -> dict[str, Tensor]:
+        """Tensors for the saved state of one weight: moments like the weight, in its own layout, anything else by its size."""
         eight_bit = self.section.optimizer == "adamw_8bit"
-        if ("state1" in state) != eight_bit:
-            there = "adamw_8bit" if "state1" in state else "adamw"
+        if ("state1" in saved) != eight_bit:
+            there = "adamw_8bit" if "state1" in saved else "adamw"
             raise RequestError(
                 f"the checkpoint's optimizer is {there}, this run's train.optimizer is {self.section.optimizer}: take that one"
             )
-        if eight_bit:
-            return {kind: int(value) if kind == "step" else value.clone().to(master.device) for kind, value in state.items()}
-        fused = self.section.optimizer == "adamw_fused"
-        return {k: v.clone() if k == "step" and not fused else v.clone().to(master.device) for k, v in state.items()}
+        state: dict[str, Tensor] = {}
+        for kind, tensor in saved.items():
+            # Counters of steps are on the CPU, where torch puts them, but for a fused kernel.
+            place = "cpu" if kind == "step" and self.section.optimizer != "adamw_fused" else master.device
+            alike = kind in ("exp_avg", "exp_avg_sq")
+            state[kind] = torch.zeros_like(master) if alike else torch.zeros(tensor.shape, dtype=tensor.dtype, device=place)
+        return state
+
+
+def clip(parameters: list[nn.Parameter], limit: float) -> Tensor:
+    """Scale gradients down to the norm `limit` over all of them; returns the norm before. Shards of a group count as one gradient."""
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if hasattr(norm, "full_tensor"):
+        norm = norm.full_tensor()  # type: ignore[attr-defined]
+    nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
 
 
 def build(masters: list[nn.Parameter], section: TrainSection) -> torch.optim.Optimizer:

@@ -35,17 +35,16 @@ class Policy:
         self.options, self.total_steps = model, total_steps
         self.steps = 0
         """Optimizer updates taken."""
-        self.model = adapter.load_model(getattr(torch, model.dtype), attention=model.attention, device=device)
-        use_kernels(self.model, model.kernels, device)
-        self.frozen = freeze(adapter, self.model, model.freeze)
-        self.lora = None if model.lora is None else Lora(adapter, self.model, model.lora, frozen=model.freeze)
-        if model.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if model.compile == "blocks":
-            compile_blocks(adapter, self.model)
+        self.body, self.frozen, self.lora = self._build()
+        self.model = self.body.model
         self.model.train()
-        self.body = AnswerOutputs(self.model, adapter)
         self.optimizer = MasterAdamW(self.model.named_parameters(), train)
+
+    def _build(self) -> tuple[AnswerOutputs, dict[str, int], Lora | None]:
+        """The model with its weights, ready for a forward pass; what is frozen; adapters."""
+        model = self.adapter.load_model(getattr(torch, self.options.dtype), attention=self.options.attention, device=self.device)
+        frozen, lora = prepare(self.adapter, model, self.options, self.device)
+        return AnswerOutputs(model, self.adapter), frozen, lora
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[list[int]]:
         return micro_batches(rows, self.section.micro_batch_tokens, self.section.packing)
@@ -151,15 +150,32 @@ class Policy:
 
     def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]], steps: int, described: Mapping[str, Any] | None = None) -> None:
         """Go on from the tensors of a checkpoint and what it says of them. Raises RequestError when they are not this policy's."""
-        self._check(tensors, described or {})
-        own, saved = self._own(), tensors[self._kind]
-        with torch.no_grad():
-            for name, tensor in saved.items():
-                own[name].copy_(tensor)
-        # Weights saved in float32 have no copies of their own beside them: they are what a run in another type goes on from.
-        copies = {f"master.{name}": tensor for name, tensor in saved.items()}
-        self.optimizer.load_state_tensors({**copies, **tensors["optimizer"]})
+        for kind, slots in self.slots(tensors, described).items():
+            for name, slot in slots.items():
+                self._fill(slot, tensors[kind][name])
+        self.loaded(steps)
+
+    def slots(self, saved: Mapping[str, Mapping[str, Tensor]], described: Mapping[str, Any] | None = None) -> dict[str, dict[str, Tensor]]:
+        """Where the tensors of a checkpoint go: kind -> name -> tensor to fill in place, kind by kind; `loaded` ends it.
+
+        `saved` are those tensors, or tensors of their shape and type on the meta device. Weights go where the optimizer has
+        them in float32. Raises RequestError when they are not this policy's.
+        """
+        self._check(saved, described or {})
+        own = {**self._own(), **self.optimizer.weights()}
+        return {
+            self._kind: {name: own[name] for name in saved[self._kind]},
+            "optimizer": self.optimizer.slots(saved["optimizer"]),
+        }
+
+    def loaded(self, steps: int) -> None:
+        """The slots are filled, by a run that had taken `steps` updates."""
+        self.optimizer.loaded()
         self.steps = steps
+
+    @torch.no_grad()
+    def _fill(self, slot: Tensor, tensor: Tensor) -> None:
+        slot.copy_(tensor)
 
     def _check(self, tensors: Mapping[str, Mapping[str, Tensor]], described: Mapping[str, Any]) -> None:
         if self._kind not in tensors:
@@ -182,6 +198,21 @@ class Policy:
         if other is not None:
             here, there = tuple(own[other].shape), tuple(saved[other].shape)
             raise RequestError(f"the checkpoint belongs to another model: {other} is {there} there, {here} here; give that model")
+
+
+def prepare(adapter: ModelAdapter, model: PreTrainedModel, options: ModelSection, device: str) -> tuple[dict[str, int], Lora | None]:
+    """Make a loaded or an empty model the one that is trained: kernels, frozen parts, adapters, recomputation, compiled blocks.
+
+    Returns part -> number of parameters frozen, and the adapters.
+    """
+    use_kernels(model, options.kernels, device)
+    frozen = freeze(adapter, model, options.freeze)
+    lora = None if options.lora is None else Lora(adapter, model, options.lora, frozen=options.freeze)
+    if options.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if options.compile == "blocks":
+        compile_blocks(adapter, model)
+    return frozen, lora
 
 
 def freeze(adapter: ModelAdapter, model: PreTrainedModel, names: Sequence[str]) -> dict[str, int]:
