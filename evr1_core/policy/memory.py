@@ -19,16 +19,15 @@ SMALL = 1 << 16
 
 
 @contextmanager
-def activations_on_host(model: nn.Module) -> Iterator[list[int]]:
+def activations_on_host() -> Iterator[list[int]]:
     """What operations within save for their backward pass waits in host memory and comes back when it is needed.
 
     Weights stay, since they are held anyway. Gives a list that collects the bytes of every tensor moved.
     """
-    held = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     moved: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
-        if tensor.nbytes < SMALL or tensor.untyped_storage().data_ptr() in held:
+        if tensor.nbytes < SMALL or isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
             return tensor
         # Strides are kept: a kernel that sees another layout may add up in another order.
         host = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

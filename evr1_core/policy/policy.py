@@ -56,7 +56,7 @@ class Policy:
     def outputs(self, rows: Sequence[Row], *, entropies: bool = False) -> tuple[Tensor, ...]:
         """(log-probabilities,), or with the entropies of the same pass behind them: float32 [b, T] each, differentiable."""
         offload = self.options.activation_offload and torch.is_grad_enabled()
-        with activations_on_host(self.model) if offload else nullcontext():
+        with activations_on_host() if offload else nullcontext():
             return self.body(
                 rows,
                 packing=self.section.packing,

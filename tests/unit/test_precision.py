@@ -110,12 +110,12 @@ def test_activations_move_and_weights_stay(adapter: Qwen3VL, rows: list[Row], mo
     moved = []
     for checkpointing in (False, True):
         one = policy(adapter, gradient_checkpointing=checkpointing)
-        with memory.activations_on_host(one.model) as sizes:
+        with memory.activations_on_host() as sizes:
             one.body(rows, packing=True, temperature=1.0, device="cpu")
         moved.append(sum(sizes))
     # The embedding has 64 x vocabulary weights in float32 and is saved by the head: weights among what moved would be seen.
     assert 0 < moved[1] < moved[0] / 4
-    with memory.activations_on_host(one.model) as sizes:
+    with memory.activations_on_host() as sizes:
         (torch.randn(64, 64, requires_grad=True) @ one.model.get_output_embeddings().weight.T).sum()  # type: ignore[union-attr, operator]
     assert sizes == [64 * 64 * 4], "the input is saved for the weight's gradient, the weight is not copied"
 
