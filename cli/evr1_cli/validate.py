@@ -45,7 +45,9 @@ def validator(config: RunConfig) -> Validate:
         # A step is validated a second time only after a resume from an earlier one: its old results are moved aside.
         aside = run.learner.aside(shared=getattr(run.engine, "shared", False))
         with aside, closing(ResultStore(folder, identity, fresh=True)) as results:
-            _, summary = evaluate(run.engine, builder, run.pool, samples, sampling(config), results, HeldOut(), limits=limits(config))
+            _, summary = evaluate(
+                run.validation_engine, builder, run.pool, samples, sampling(config), results, HeldOut(), limits=limits(config)
+            )
         run.record.note(f"validation: {line(summary)}", step)
         return metrics(summary)
 

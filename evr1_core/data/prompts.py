@@ -253,6 +253,10 @@ class PromptBuilder:
             raise found
         return found
 
+    def settled(self, sample: Sample) -> Budget | PromptFault | None:
+        """What was found for this sample; None where it wasn't looked at."""
+        return self._budgets.get((sample.id, sample.media))
+
     def settle(self, sample: Sample, budget: Budget) -> None:
         """From now on this sample gets `budget`; its headers need not be read again."""
         self._budgets[sample.id, sample.media] = budget

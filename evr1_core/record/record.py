@@ -16,7 +16,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,9 @@ from evr1_core.types import Exclusion, Group
 class StepRecord:
     """What one step says about itself. Made by `Record.step`; written when the step ends."""
 
-    def __init__(self, record: Record, step: int) -> None:
-        self._record, self.step = record, step
+    def __init__(self, record: Record, step: int, shown: bool = True) -> None:
+        """`shown`: the console shows what it is at. Not for a step that is prepared beside another one."""
+        self._record, self.step, self._shown = record, step, shown
         self.metrics: dict[str, Any] = {}
         self.phase = ""
         self._times: dict[str, float] = defaultdict(float)
@@ -48,7 +49,7 @@ class StepRecord:
     def time(self, name: str) -> Iterator[None]:
         """Seconds spent inside are added to `time/NAME`; the console shows the name meanwhile."""
         start, self.phase = time.perf_counter(), name
-        with self._record.console.phase(self.step, name):
+        with self._record.console.phase(self.step, name) if self._shown else nullcontext():
             yield
         self._times[name] += time.perf_counter() - start
         self.phase = ""
@@ -72,6 +73,13 @@ class StepRecord:
         self.log({"selection/tries": tries})
         for text in complaints(seen):
             self.warn(text)
+
+    def adopt(self, prepared: StepRecord) -> None:
+        """What was recorded of this step while another one ran. Its times are not part of this step's seconds."""
+        self.metrics = {**prepared.metrics, **self.metrics}
+        self._seen = prepared._seen
+        for name, spent in prepared._times.items():
+            self._times[name] += spent
 
     def rollouts(self, groups: Sequence[Group], advantages: Sequence[float | None] | None = None) -> None:
         """The groups that are trained on. `advantages`: one number per answer, in order, when they are known."""

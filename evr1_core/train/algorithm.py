@@ -11,7 +11,7 @@ these three arrows and nothing of what stands behind them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -181,6 +181,14 @@ class Algorithm:
     loss: Callable[[TokenBatch, Any], TokenLoss]
     advantage_options: Any
     loss_options: Any
+    only_stale: bool = False
+    """`options.tis` is for answers of older weights alone: the run is asynchronous, and nobody asked for more."""
+
+    def asynchronous(self) -> Algorithm:
+        """With a correction for answers of older weights, where there is none for all answers."""
+        if self.options.tis != "off":
+            return self
+        return replace(self, options=self.options.model_copy(update={"tis": "token_truncate"}), only_stale=True)
 
     @property
     def needs_baseline(self) -> bool:

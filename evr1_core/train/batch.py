@@ -64,6 +64,10 @@ class TrainBatch:
     carried: Tensor
     """bool [B], answers that an earlier step drew."""
     known: Known
+    behind: Tensor
+    """int64 [B], updates since the weights that drew the answer; 0 for trajectories."""
+    only_stale: bool = False
+    """The correction for the sampler's probabilities (`algorithm.tis`) is for answers of older weights alone."""
     kl: float | None = None
     """Mean over answers of the mean KL of their tokens, where it was taken from the reward."""
 
@@ -83,8 +87,11 @@ def drawn_before(groups: Sequence[Group]) -> tuple[Tensor | None, ...]:
     return tuple(torch.tensor(one.old_logprobs, dtype=torch.float32) if one.old_logprobs else None for one in rollouts)
 
 
-def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection, known: Known | None = None) -> TrainBatch:
+def credit(
+    groups: Sequence[Group], algorithm: Algorithm, section: RewardSection, known: Known | None = None, version: int | None = None
+) -> TrainBatch:
     """Advantages for every token of every answer; with KL in the reward `known` must hold all old and reference log-probabilities.
+    `version` is that of the present weights; without it all answers are taken as theirs.
 
     Raises NonFinite for rewards and advantages that are not numbers.
     """
@@ -130,8 +137,15 @@ def credit(groups: Sequence[Group], algorithm: Algorithm, section: RewardSection
         offline=offline,
         carried=torch.tensor([bool(one.old_logprobs) for one in rollouts]),
         known=known,
+        behind=torch.tensor([0 if version is None else _behind(one, version) for one in rollouts]),
+        only_stale=algorithm.only_stale,
         kl=mean,
     )
+
+
+def _behind(rollout: Rollout, version: int) -> int:
+    """Updates since the weights that drew it; 0 for a trajectory, which nobody's weights drew."""
+    return 0 if rollout.provenance == "offline" else version - rollout.completion.weight_version
 
 
 def _penalties(known: Known, mask: Tensor, algorithm: Algorithm) -> tuple[Tensor | None, float | None]:

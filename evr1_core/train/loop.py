@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -18,6 +19,7 @@ from evr1_core.record.record import StepRecord
 from evr1_core.rollout.engine import Answers, PromptMismatch, all_answered
 from evr1_core.scoring.score import cause, rollout_value
 from evr1_core.train import selection
+from evr1_core.train.ahead import Ahead
 from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.run import Run
 from evr1_core.train.update import mismatch
@@ -41,9 +43,11 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     start = run.restore()
     if start >= run.total_steps:
         raise RequestError(f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name")
-    if run.order.finished():
+    if run.used_up():
         raise RequestError(f"run {run.config.name!r} has drawn all its data in {start} steps: raise train.epochs, or give another name")
     run.record.resume(start)
+    if run.config.train.async_steps:
+        run.ahead = Ahead(partial(collect_more, run), run.record, run.order.state_dict, run.config.train.async_steps)
     every, last = run.config.evaluate.every, run.total_steps
     if start == 0 and validate is not None and run.config.evaluate.first:
         run.record.validation(0, validate(run, 0))
@@ -51,7 +55,7 @@ def fit(run: Run, validate: Validate | None = None) -> None:
     for step in range(start + 1, last + 1):
         with run.record.step(step) as record:
             learned = train_step(run, record, step)
-        last = step if run.order.finished() else last
+        last = step if run.used_up() else last
         idle, taught = (0, taught + 1) if learned else (idle + 1, taught)
         if idle >= PATIENCE:
             run.save(step)
@@ -71,14 +75,14 @@ def fit(run: Run, validate: Validate | None = None) -> None:
 
 def train_step(run: Run, record: StepRecord, step: int) -> bool:
     """One step; False when no group had anything to learn from and the weights stayed."""
-    groups, surplus = collect(run, record, step)
+    groups, surplus = collect(run, record, step) if run.ahead is None else run.ahead.take(record, step, run.total_steps)
     if not groups:
         return False
     with record.time("weights"):
         run.engine.sleep()
     known = logprobs_before(run, record, groups)
     with record.time("advantage"):
-        batch = credit(groups, run.algorithm, run.config.rewards, known)
+        batch = credit(groups, run.algorithm, run.config.rewards, known, run.engine.weight_version)
     record.rollouts(groups, batch.answer_advantages())
     if not run.agreement_checked:
         check_agreement(run, batch)
@@ -88,12 +92,19 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
     with record.time("update"):
         metrics = run.learner.update(batch)
     record.log(metrics)
+    if run.ahead is not None:
+        record.log({"async/staleness": float(batch.behind.double().mean()), "async/staleness_max": int(batch.behind.max())})
     if "kl/reference" in metrics:
         run.kl.observe(metrics["kl/reference"], answers=len(batch.rows))
     with record.time("weights"):
         run.learner.sync(run.engine, version=run.engine.weight_version + 1)
         run.engine.wake()
     return bool(batch.mask.any())
+
+
+def collect_more(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[Group]] | None:
+    """`collect`, or None when the data are used up."""
+    return None if run.order.finished() else collect(run, record, step)
 
 
 def collect(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[Group]]:
@@ -239,7 +250,7 @@ def check_agreement(run: Run, batch: TrainBatch, rows: int = 8) -> None:
     Answers are taken from all over the batch, so that one kind of prompt can't speak for the others; those that the present weights
     drew, and for which the engine gave numbers (offline trajectories have none).
     """
-    drawn = (~batch.offline & ~batch.carried).nonzero()[:, 0].tolist()
+    drawn = (~batch.offline & ~batch.carried & (batch.behind <= 0)).nonzero()[:, 0].tolist()
     chosen = drawn[:: max(1, len(drawn) // rows)][:rows]
     if not chosen:
         return

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from evr1_core.rollout.engine import Engine, EngineContext, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
 from evr1_core.scoring.pool import ScoringPool
 from evr1_core.scoring.score import check_judge, check_rewards
+from evr1_core.train.ahead import Ahead, check_async
 from evr1_core.train.algorithm import Algorithm, build_algorithm
 from evr1_core.train.checkpoint import Checkpoints, random_state, set_random_state
 from evr1_core.train.guidance import Guidance
@@ -57,6 +58,8 @@ class Run:
     """Makes the prompts of a step."""
     learner: Learner
     engine: Engine
+    validation_engine: Engine
+    """The same engine, for prompts with the media budget of evaluation."""
     pool: ScoringPool
     algorithm: Algorithm
     guidance: Guidance
@@ -64,6 +67,8 @@ class Run:
     record: Record
     checkpoints: Checkpoints
     total_steps: int
+    ahead: Ahead | None = None
+    """Collects the groups of later steps meanwhile; None is synchronous."""
     surplus: Surplus = field(default_factory=Surplus)
     last_explanation: str = field(default="")
     """Why the last step had nothing to learn from."""
@@ -75,7 +80,8 @@ class Run:
         state = {
             "step": step,
             "weight_version": self.engine.weight_version,
-            "order": self.order.state_dict(),
+            # Answers that were drawn ahead are drawn anew when the run goes on.
+            "order": self.order.state_dict() if self.ahead is None or self.ahead.position is None else self.ahead.position,
             "algorithm": self.algorithm.state_dict(),
             "kl": self.kl.state_dict(),
             "surplus": self.surplus.state_dict(),
@@ -104,7 +110,13 @@ class Run:
         self.record.note(f"resumed from {path} after step {state['step']}")
         return state["step"]
 
+    def used_up(self) -> bool:
+        """Whether there are no data for a further step."""
+        return self.order.finished() and (self.ahead is None or self.ahead.idle() or self.ahead.used_up())
+
     def close(self) -> None:
+        if self.ahead is not None:
+            self.ahead.close()
         self.pool.close()
         self.engine.close()
         self.store.close()
@@ -113,10 +125,11 @@ class Run:
 
 def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, command: Sequence[str] = ()) -> Run:
     """Everything that `fit` needs. Fails on the first wrong request, before a weight is loaded."""
-    algorithm = build_algorithm(config.algorithm, origins)
+    algorithm = run_algorithm(config, origins)
     rows, held_out = open_rows(config), open_held_out(config)
     check_options(config, algorithm, rows)
-    device = choose_device(config.model.device)
+    ray = config.cluster.backend == "ray"
+    device = cluster_device(config) if ray else choose_device(config.model.device)
     seed_everything(config.seed)
     adapter = load_adapter(model_name(config), config.model.chat)
     store = open_store(config)
@@ -131,17 +144,22 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     guidance = open_guidance(config, adapter, algorithm, rows, record)
     longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
     context = engine_context(config, adapter, [*rows.samples, *held_out], device, max_tokens=longest)
-    learner, engine = open_local(config, algorithm, context, total, store.counters)
-    for line in learner.notes():
+    try:
+        parts = (open_workers if ray else open_local)(config, algorithm, context, total, store, builder)
+    except BaseException:
+        record.close()
+        raise
+    for line in parts.learner.notes():
         record.note(line)
     return Run(
         config=config,
         order=order,
         adapter=adapter,
         store=store,
-        builder=builder,
-        learner=learner,
-        engine=engine,
+        builder=parts.builder,
+        learner=parts.learner,
+        engine=parts.engine,
+        validation_engine=parts.validation_engine,
         pool=ScoringPool(config.rewards),
         algorithm=algorithm,
         guidance=guidance,
@@ -152,14 +170,50 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     )
 
 
-def open_local(config: RunConfig, algorithm: Algorithm, context: EngineContext, total: int, counters: Any) -> tuple[LocalLearner, Engine]:
+@dataclass
+class Parts:
+    """What a backend brings."""
+
+    builder: Builder
+    learner: Learner
+    engine: Engine
+    validation_engine: Engine
+
+
+def open_local(
+    config: RunConfig, algorithm: Algorithm, context: EngineContext, total: int, store: MediaStore, builder: PromptBuilder
+) -> Parts:
     """Policy, reference and engine in this process; the engine may run the policy's own module."""
     policy = Policy(
         context.adapter, config.model, config.train, temperature=config.rollout.temperature, device=context.device, total_steps=total
     )
     reference = open_reference(config, context.adapter, algorithm, context.device, policy)
     engine = open_engine(config.rollout.engine, config.rollout.options, replace(context, model=policy.model))
-    return LocalLearner(policy, reference, algorithm, counters), engine
+    return Parts(builder, LocalLearner(policy, reference, algorithm, store.counters), engine, engine)
+
+
+def open_workers(
+    config: RunConfig, algorithm: Algorithm, context: EngineContext, total: int, store: MediaStore, builder: PromptBuilder
+) -> Parts:
+    """All of it in workers that Ray places."""
+    from evr1_core.train.remote import RemoteBuilder, RemoteEngine, RemoteLearner, Workers
+
+    workers = Workers(config, context, total)
+    engine = RemoteEngine(workers)
+    learner = RemoteLearner(workers, config, algorithm.options.uses_reference)
+    return Parts(RemoteBuilder(workers, builder), learner, engine, engine.of("evaluate"))
+
+
+def cluster_device(config: RunConfig) -> str:
+    """Where the workers compute; this process needs no GPU."""
+    if config.model.device != "auto":
+        return config.model.device
+    from evr1_core.cluster.start import start_ray
+
+    start_ray(config.cluster)
+    import ray
+
+    return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
 
 def note_rows(record: Record, rows: Rows, planned: DataPlan | None, builder: PromptBuilder) -> None:
@@ -214,12 +268,20 @@ def check_options(config: RunConfig, algorithm: Algorithm, rows: Rows) -> None:
     """Raises RequestError when trajectories are asked for and no row has one, and for an adaptive KL coefficient that could reach 0."""
     if config.guidance.mode != "off" and not any(sample.offline for sample in rows.samples):
         raise RequestError(f"guidance.mode={config.guidance.mode}, but none of {len(rows.samples)} rows has a trajectory (offline_output)")
+    separate = config.cluster.backend == "ray" and config.rollout.placement == "separate"
+    check_async(config.train.async_steps, separate, algorithm.options.dynamic_sampling, algorithm.options.surplus)
     options, answers = algorithm.options, config.train.batch_size * config.rollout.n
     if options.uses_reference and options.kl_target is not None and MAX_STEP * answers >= options.kl_horizon:
         raise RequestError(
             f"algorithm.kl_horizon={options.kl_horizon} is too short for {answers} answers a step: the coefficient could reach 0 at once; "
             f"it must be above {MAX_STEP * answers:g}, and 10000 is usual"
         )
+
+
+def run_algorithm(config: RunConfig, origins: Mapping[str, str] | None = None) -> Algorithm:
+    """The algorithm of a run; asynchronous ones correct for older weights."""
+    algorithm = build_algorithm(config.algorithm, origins)
+    return algorithm.asynchronous() if config.train.async_steps else algorithm
 
 
 def open_guidance(config: RunConfig, adapter: ModelAdapter, algorithm: Algorithm, rows: Rows, record: Record) -> Guidance:

@@ -187,7 +187,7 @@ def _accumulate(
         old_logprobs=before,
         advantages=batch.advantages[indices, :length].to(device, logprobs.dtype),
         mask=mask,
-        rollout_logprobs=rollout,
+        rollout_logprobs=rollout.masked_fill(batch.behind[indices, None].to(device) <= 0, math.nan) if batch.only_stale else rollout,
         offline=offline if bool(batch.offline.any()) else None,
         reference_logprobs=reference,
         entropies=entropies[0] if entropies else None,
