@@ -42,7 +42,9 @@ Answers = list[Completion] | PromptMismatch
 class Engine(Protocol):
     """A rollout engine. Plugins are built as `Engine(context, options)`.
 
-    One training step calls `generate`, `sleep`, `load_weights`, `wake`, in this order.
+    One training step calls `generate`, `sleep`, `load_weights`, `wake`, in this order. In a worker group (`context.ranks`) every
+    rank makes these calls. An engine that is spread over k neighbouring ranks says so with an attribute `ranks_per_engine`:
+    those ranks ask the same prompts in the same order, and each gets all the answers.
     """
 
     weight_version: int
@@ -91,6 +93,9 @@ class EngineContext:
     """Attention of an engine that loads the model itself, by the names of `model.attention`."""
     model: PreTrainedModel | None = None
     """The policy's own module when engine and policy live in one process: an engine may run it directly."""
+    ranks: int = 0
+    """Processes of the torch.distributed world that this one has joined, each of which opens the engine now; 0 is no world. The world
+    belongs to the trainer: an engine makes groups of its own in it and leaves it standing. One that can't raises RequestError."""
 
 
 def choose_engine(name: str, device: str) -> EngineSpec:
@@ -112,6 +117,31 @@ def open_engine(name: str, options: Mapping[str, Any], context: EngineContext) -
         raise RequestError(f"engine {spec.name!r} serves evaluation alone, it takes no new weights; `evr1 plugins list` shows the others")
     checked = plugins.options(spec, options, where="rollout.options")
     return plugins.resolve(spec.target)(context, checked)
+
+
+def ranks_per_engine(engine: Engine) -> int:
+    """Neighbouring ranks that form one engine: ranks 0 to k - 1 the first, k to 2 k - 1 the second."""
+    return getattr(engine, "ranks_per_engine", 1)
+
+
+def update_engine(engine: Engine, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    """`load_weights` in a worker group: `weights` are used up whatever the engine does.
+
+    Reason: each weight is gathered from all ranks when it is asked for. If the engine of one rank refused a weight and asked for no
+    more, the others would wait for it until the collective's timeout; so they finish, and the error is told at once.
+    """
+    rest = iter(weights)
+    try:
+        engine.load_weights(rest, version)
+    except Exception:
+        _use_up(rest)
+        raise
+    _use_up(rest)
+
+
+def _use_up(items: Iterable[object]) -> None:
+    for _ in items:
+        pass
 
 
 def all_answered(found: Sequence[Answers]) -> list[list[Completion]]:

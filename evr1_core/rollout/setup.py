@@ -54,8 +54,9 @@ def engine_context(
     device: str,
     model: PreTrainedModel | None = None,
     max_tokens: int | None = None,
+    ranks: int = 0,
 ) -> EngineContext:
-    """What the engine must hold: the longest prompt and answer, the most media in one row."""
+    """What the engine must hold: the longest prompt and answer, the most media in one row; and the world that it lives in."""
     return EngineContext(
         adapter=adapter,
         dtype=config.model.dtype,
@@ -67,6 +68,7 @@ def engine_context(
         max_videos=max((len(sample.videos) for sample in samples), default=0),
         attention=config.model.attention,
         model=model,
+        ranks=ranks,
     )
 
 

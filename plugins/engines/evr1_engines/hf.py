@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from evr1_core.config.models import Section
-from evr1_core.errors import Evr1Error
+from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.rollout.engine import Answers, EngineContext, PromptMismatch, completion_seed
 from evr1_core.types import Completion, Prompt, Sampling
 
@@ -50,6 +50,8 @@ class HFEngine:
         self.adapter, self.options, self.device = context.adapter, options, context.device
         dtype = getattr(torch, context.dtype)
         self.shared = context.model is not None
+        if self.shared and context.ranks > 1:
+            raise RequestError("the hf engine can't run a module that is spread over ranks: without EngineContext.model it loads its own")
         self.model = (
             context.model
             if context.model is not None
@@ -59,16 +61,22 @@ class HFEngine:
         self.forbidden = torch.tensor(self.adapter.forbidden_token_ids, device=self.device)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Nothing is cached between calls; a shared module has the new weights already."""
+        """Nothing is cached between calls; a shared module has the new weights already.
+
+        Its own module takes them one at a time, also while it sleeps.
+        """
         if not self.shared:
             copy_weights(weights, dict(self.adapter.engine_weights(self.model)))  # views, in the layout that comes
         self.weight_version = version
 
     def sleep(self) -> None:
-        """Nothing to give back: a shared module is the trainer's own."""
+        """Its own module goes to host memory; a shared one is the trainer's."""
+        if not self.shared:
+            self.model.to("cpu")  # type: ignore[arg-type]
 
     def wake(self) -> None:
-        """Always awake."""
+        if not self.shared:
+            self.model.to(self.device)  # type: ignore[arg-type]
 
     def close(self) -> None:
         if not self.shared:

@@ -1,4 +1,4 @@
-"""Rollouts with vLLM, in this process (offline engine).
+"""Rollouts with vLLM, in this process (offline engine), which may be a rank of a worker group (`vllm_ranks`).
 
 Five settings make it agree with the trainer to the last digits, each silently wrong when missed:
 - `mm_device_do_normalize=False`: pixels are normalised once, by the processor, as in training;
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -21,7 +22,8 @@ from torch import Tensor
 from evr1_core.errors import Evr1Error
 from evr1_core.rollout.engine import Answers, EngineContext, PromptMismatch, completion_seed
 from evr1_core.types import Prompt, Sampling
-from evr1_engines.vllm_arguments import Options, check_sleep, llm_arguments, prepare_environment
+from evr1_engines.vllm_arguments import Options, check_ranks, check_sleep, llm_arguments, prepare_environment, workers_per_engine
+from evr1_engines.vllm_ranks import own_groups_end, prepare_rank
 from evr1_engines.vllm_requests import completion, parameters, prompt_mismatch, request
 from evr1_engines.vllm_weights import load_every_weight, named_once
 
@@ -39,13 +41,19 @@ class VLLMEngine:
         self.asleep: set[str] = set()
         """What sleeps: `weights`, `kv_cache`."""
         self.media_bytes = options.media_gib * 2**30
-        self.workers = options.tensor_parallel_size * int(options.engine_args.get("pipeline_parallel_size", 1))
+        self.workers = workers_per_engine(options)
+        self.ranks = context.ranks
+        if self.ranks:
+            check_ranks(self.ranks, self.workers)
+        self.ranks_per_engine = self.workers if self.ranks else 1
         self.numbers = count()
         if llm is None:
             prepare_environment(context.device, options.cpu_kv_cache_gib)
-            from vllm import LLM
+            arguments = llm_arguments(context, options)
+            with prepare_rank(context.device) if self.ranks else nullcontext():
+                from vllm import LLM
 
-            llm = LLM(**llm_arguments(context, options), enable_sleep_mode=options.sleep != "off")
+                llm = LLM(**arguments, enable_sleep_mode=options.sleep != "off")
         self.llm = llm
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answers]:
@@ -130,8 +138,8 @@ class VLLMEngine:
         A sleeping engine takes back memory for its weights first; that for keys and values comes with `wake`.
         """
         self._wake("weights")
-        # The one worker of this process takes them as they come, so that merged or gathered ones aren't held; several are sent them.
-        given = named_once(weights) if self.workers == 1 else list(named_once(weights))
+        # The worker in this process takes them as they come, so that merged or gathered ones aren't held; those of others are sent them.
+        given = named_once(weights) if self.ranks or self.workers == 1 else list(named_once(weights))
         for report in self.llm.collective_rpc(load_every_weight, args=(given,)):
             report.check()
         engine = self.llm.llm_engine
@@ -142,6 +150,7 @@ class VLLMEngine:
         self.weight_version = version
 
     def close(self) -> None:
-        self.llm.llm_engine.engine_core.shutdown()
+        with own_groups_end() if self.ranks else nullcontext():
+            self.llm.llm_engine.engine_core.shutdown()
         del self.llm
         gc.collect()

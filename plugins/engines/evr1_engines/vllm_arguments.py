@@ -25,7 +25,7 @@ class Options(Section):
     gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
     """Share of the GPU's memory that the engine takes, its weights included."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs that one engine is spread over."""
+    """GPUs that one engine is spread over; in a worker group, neighbouring workers that form one engine."""
     max_num_seqs: int = Field(256, ge=1)
     """Answers drawn side by side."""
     max_num_batched_tokens: int | None = Field(None, ge=1)
@@ -70,6 +70,13 @@ FROM_RUN = {
 }
 """Argument -> what it follows from."""
 
+IN_RANKS = {
+    "distributed_executor_backend": "the workers are the engine's processes already",
+    "data_parallel_size": "each engine of the group answers its own prompts",
+    "prefill_context_parallel_size": "it is not tested in a worker group; take rollout.options.tensor_parallel_size",
+}
+"""Argument -> why the ranks of a worker group decide it."""
+
 PARTING = {
     "logprobs_mode": "the trainer compares with log-probabilities of the distribution that was drawn from, media tokens excluded",
     "mm_device_do_normalize": "pixels of videos would be normalised differently from training",
@@ -82,6 +89,20 @@ PARTING = {
     "hf_overrides": "engine and trainer must run the same model",
 }
 """Argument -> what goes wrong with another value than the engine's own."""
+
+
+def workers_per_engine(options: EngineArguments) -> int:
+    """Processes, one GPU each, that one engine is spread over."""
+    return options.tensor_parallel_size * int(options.engine_args.get("pipeline_parallel_size", 1))
+
+
+def check_ranks(ranks: int, width: int) -> None:
+    """Raises RequestError where engines of `width` ranks don't fill the worker group."""
+    if ranks % width:
+        raise RequestError(
+            f"rollout.options.tensor_parallel_size: engines of {width} neighbouring workers don't fill a group of {ranks}; "
+            f"take a number that divides {ranks}"
+        )
 
 
 def prepare_environment(device: str, cpu_kv_cache_gib: int) -> None:
@@ -120,6 +141,12 @@ def llm_arguments(context: EngineContext, options: EngineArguments) -> dict[str,
             arguments["enable_prefix_caching"] = False  # vLLM stores states of a prefix at steps that end inside a prompt
     if options.max_num_batched_tokens is not None:
         arguments["max_num_batched_tokens"] = options.max_num_batched_tokens
+    if context.ranks:
+        arguments["distributed_executor_backend"] = "external_launcher"
+        if context.device == "cuda" and workers_per_engine(options) > 1:
+            arguments["disable_custom_all_reduce"] = True  # it maps the GPUs of its peers, and a worker sees its own alone
+        for name in IN_RANKS.keys() & options.engine_args.keys():
+            raise RequestError(f"rollout.options.engine_args.{name} is refused in a worker group: {IN_RANKS[name]}")
     check_arguments(options.engine_args, arguments, known_arguments())
     return {**arguments, **options.engine_args}
 
