@@ -114,3 +114,17 @@ class ModelAdapter(Protocol):
         Of `model` only `state_dict()` is read: merged adapters and the weights of a checkpoint come in its place.
         """
         ...
+
+
+@runtime_checkable
+class SequenceParallel(Protocol):
+    """What an adapter has beside `ModelAdapter` when ranks can share the tokens of its rows (`evr1_core.policy.sequence`)."""
+
+    def sequence_parallel(self, model: PreTrainedModel, size: int) -> None:
+        """Change `model` for groups of `size` ranks; it may be on the meta device, and is sharded afterwards.
+
+        Called with `sequence_part=SequencePart` and all tokens of packed rows, `model.base_model(...)` then returns the
+        hidden states of the part's tokens, as they are in one process. Without the argument nothing changes. Raises
+        RequestError, with the numbers, for a size or settings that can't be.
+        """
+        ...

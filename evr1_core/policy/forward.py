@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from evr1_core.errors import Evr1Error
+from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.head import head_outputs
+from evr1_core.policy.sequence import PART, SequenceGroup, SequencePart, share, shared_inputs
 from evr1_core.types import Prompt
 
 if TYPE_CHECKING:
@@ -56,9 +57,18 @@ def micro_batches(rows: Sequence[Row], limit: int, packing: bool) -> Iterator[li
 class AnswerOutputs(nn.Module):
     """A model as one module from rows to log-probabilities: what shards its weights gathers them around `forward`."""
 
-    def __init__(self, model: PreTrainedModel, adapter: ModelAdapter, *, always_vision: bool = False) -> None:
-        """`always_vision`: run the vision tower for rows of text too, as `ModelAdapter.model_inputs` says."""
+    def __init__(
+        self, model: PreTrainedModel, adapter: ModelAdapter, *, always_vision: bool = False, sequence: SequenceGroup | None = None
+    ) -> None:
+        """`always_vision`: run the vision tower for rows of text too, as `ModelAdapter.model_inputs` says.
+
+        `sequence`: ranks that share the tokens of each row; all of them call `forward` with the same rows and get the same
+        outputs. `model` is changed for it. Raises RequestError when the family or the model can't be shared.
+        """
         super().__init__()
+        if sequence is not None:
+            share(model, adapter, sequence)
+        self.sequence = sequence
         self.model = model
         self.adapter = adapter
         self.always_vision = always_vision
@@ -72,23 +82,41 @@ class AnswerOutputs(nn.Module):
         Evr1Error, naming the sample, when the media tokens of a row and its features differ.
         """
         inputs, where = (_packed if packing else _padded)(self.adapter, rows)
+        part = self._part(rows, inputs, packing, device)
         inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        lengths = [len(row) for row in rows] if part is None else part.lengths.tolist()
         arguments = self.adapter.model_inputs(
             self.model,
             inputs.pop("input_ids"),
-            [row.prompt.features for row in rows],
-            lengths=[len(row) for row in rows] if packing else None,
+            [row.prompt.features for row in rows] + [{}] * (len(lengths) - len(rows)),
+            lengths=lengths if packing else None,
             always_vision=self.always_vision,
         )
-        hidden = self.model.base_model(**arguments, **inputs, use_cache=False)[0]
+        shared = {} if part is None else {PART: part}
+        hidden = self.model.base_model(**arguments, **inputs, **shared, use_cache=False)[0]
+        targets = torch.tensor([token for row in rows for token in row.answer])
+        mine = torch.ones(len(where), dtype=torch.bool)
+        if part is not None:
+            mine = part.mine(where)
+            where, targets = where[mine] - part.start, targets[mine]
         hidden = hidden.reshape(-1, hidden.shape[-1])[where.to(device)]
-        targets = torch.tensor([token for row in rows for token in row.answer], device=device)
         head = self.model.get_output_embeddings()
         assert head is not None
         forbidden = torch.tensor(self.adapter.forbidden_token_ids, device=device)
-        lengths = [len(row.answer) for row in rows]
-        found = head_outputs(hidden, head, targets, temperature, forbidden, entropies)
-        return tuple(nn.utils.rnn.pad_sequence(list(flat.split(lengths)), batch_first=True) for flat in found)
+        answers = [len(row.answer) for row in rows]
+        found = head_outputs(hidden, head, targets.to(device), temperature, forbidden, entropies)
+        if part is not None:
+            found = part.group.collect(torch.stack(found, dim=1), mine.to(device)).unbind(dim=1)
+        return tuple(nn.utils.rnn.pad_sequence(list(flat.split(answers)), batch_first=True) for flat in found)
+
+    def _part(self, rows: Sequence[Row], inputs: dict[str, Tensor], packing: bool, device: str) -> SequencePart | None:
+        """The tokens of this rank, where ranks share them; pads `inputs` in place."""
+        if self.sequence is None:
+            return None
+        if not packing:
+            raise RequestError(f"cluster.sequence_parallel={self.sequence.size} shares out packed rows: it needs train.packing=true")
+        self.sequence.check_same([(row.prompt.token_ids, row.answer) for row in rows])
+        return shared_inputs(self.sequence, inputs, [len(row) for row in rows], self.adapter.stop_token_ids[0], device)
 
 
 def answer_logprobs(

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from evr1_core.errors import RequestError
 from evr1_core.types import Clip, PatchFactors
-from evr1_models.attention import linear_patches, registered
+from evr1_models.attention import PACKED, linear_patches, registered
+from evr1_models.sequence import share_sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -274,6 +275,9 @@ class QwenVL:
     def blocks(self, model: PreTrainedModel) -> list[nn.Module]:
         names = ("model.visual.blocks", "model.language_model.layers")
         return [block for name in names for block in model.get_submodule(name).children()]
+
+    def sequence_parallel(self, model: PreTrainedModel, size: int) -> None:
+        share_sequence(model.get_submodule("model.language_model"), size, PACKED)
 
     def engine_weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Tied weights under both names: an engine that loads layer by layer fills each layer for itself."""

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evr1_models.sequence import shared
+
 PACKED = "evr1_packed_sdpa"
 
 
@@ -27,6 +29,7 @@ def registered(attention: str) -> str:
     return PACKED
 
 
+@shared
 def packed_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:

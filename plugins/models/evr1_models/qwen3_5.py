@@ -18,6 +18,7 @@ from torch import Tensor
 
 from evr1_core.errors import Evr1Error
 from evr1_models.qwen3_vl import Qwen3VL
+from evr1_models.sequence import share_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,6 +39,11 @@ class Qwen3_5(Qwen3VL):
         for module in _linear_layers(model):
             split_rows(module)
         return model
+
+    def sequence_parallel(self, model: PreTrainedModel, size: int) -> None:
+        super().sequence_parallel(model, size)
+        for module in _linear_layers(model):
+            share_state(module, size)
 
     def model_inputs(
         self,
