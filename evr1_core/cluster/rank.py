@@ -50,6 +50,8 @@ class Rank:
     """`cpu` or `cuda`: the GPU that the process sees is its own."""
     rendezvous: str = ""
     """Where the group meets, for example `tcp://10.0.0.1:40123`."""
+    hosted: bool = False
+    """The store of the rendezvous is open already, else rank 0 opens it."""
     timeout: float = 1800.0
     """Seconds a collective may take."""
     progress: Progress = field(default_factory=Progress)
@@ -57,11 +59,16 @@ class Rank:
     def join(self) -> None:
         """Make the process a member of the group's torch.distributed world: NCCL for GPU tensors, gloo for those on the CPU."""
         import torch.distributed as dist
+        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         backend = "gloo" if self.device == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(
-            backend, init_method=self.rendezvous, rank=self.rank, world_size=self.size, timeout=timedelta(seconds=self.timeout)
-        )
+        timeout = timedelta(seconds=self.timeout)
+        if self.hosted:
+            host, _, port = self.rendezvous.removeprefix("tcp://").rpartition(":")
+            store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=timeout)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout)
+        else:
+            dist.init_process_group(backend, init_method=self.rendezvous, rank=self.rank, world_size=self.size, timeout=timeout)
 
     def leave(self) -> None:
         """Leave the world, where it was joined."""
