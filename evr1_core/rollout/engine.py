@@ -134,12 +134,13 @@ def update_engine(engine: Engine, weights: Iterable[tuple[str, Tensor]], version
     try:
         engine.load_weights(rest, version)
     except Exception:
-        _use_up(rest)
+        use_up(rest)
         raise
-    _use_up(rest)
+    use_up(rest)
 
 
-def _use_up(items: Iterable[object]) -> None:
+def use_up(items: Iterable[object]) -> None:
+    """Take part in making each item, and hold none."""
     for _ in items:
         pass
 
