@@ -1,82 +1,212 @@
 """Checkpoints that are complete or not there.
 
     checkpoints/step-000010/
-      model.safetensors, optimizer.safetensors, ...   one file per kind of tensors; in pieces above 5 GB
+      model.safetensors, optimizer.safetensors, ...   one file per kind of tensors, or per kind and rank
       state.json                                      step, position in the data, random states, memory of the algorithm
       manifest.json                                   size and hash of every file; written last
+    checkpoints/best.json                             which one is the best, where `train.best` is set
 
 A checkpoint is written under another name, read back, and moved to its name in one step; older ones go after that. No
 pickle anywhere: safetensors and JSON only, so that a checkpoint from a stranger can't run code.
+
+Who writes:
+
+    checkpoints.save(step, tensors, state, metrics)          one process
+
+    folder = checkpoints.begin(step, state, needed, metrics) the driver of a group; waits for the write before this one
+    Snapshot(tensors, rank, size).start(folder)              on every rank (`checkpoint_snapshot`)
+    checkpoints.finish(ranks=size)                           the driver; returns at once with `background`
+
+    checkpoints.poll()                                       at the end of every step: raises what went wrong meanwhile
+    checkpoints.wait()                                       at the end of the run
+
+Who reads: `checkpoints.load(path)` gives tensors that are read when they are asked for, written by however many ranks;
+`checkpoint_files.read_into` fills those of a process in place, DTensors too.
 """
 
 from __future__ import annotations
 
 import base64
-import errno
 import json
+import math
+import queue
 import random
 import re
+import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
-import evr1_core
-from evr1_core.errors import Evr1Error, RequestError
-from evr1_core.record.files import next_free, publish, sha256, sync_tree, write_atomic
-
-FORMAT = 1
-"""Version of the layout; a newer one is refused."""
-
-PIECE = 5_000_000_000
-"""Bytes of tensors per file. Bounds the memory that writing needs."""
-
-Tensors = dict[str, dict[str, Tensor]]
-"""Kind (`model`, `optimizer`, ...) -> name -> tensor."""
+from evr1_core.errors import RequestError
+from evr1_core.record.files import next_free, publish, write_atomic
+from evr1_core.train.checkpoint_files import CheckpointError, Named, Stored, gigabytes, open_tensors, size_of
+from evr1_core.train.checkpoint_manifest import collect, find_fault, metrics_of, write_manifest
+from evr1_core.train.checkpoint_snapshot import Snapshot, explain
 
 
-class CheckpointError(Evr1Error):
-    """A checkpoint can't be written or read; earlier ones are untouched."""
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The checkpoint with the best validation of its own weights."""
+
+    step: int
+    value: float
+
+
+@dataclass(slots=True)
+class Writing:
+    """A checkpoint on its way to the disk."""
+
+    folder: Path
+    final: Path
+    state: str
+    metrics: dict[str, float]
+    needed: int
 
 
 class Checkpoints:
-    """The checkpoints of one run, newest `keep` kept. All knowledge is on the disk: an instance has no memory."""
+    """The checkpoints of one run: the newest `keep`, and the best one. All knowledge is on the disk; an instance knows but the write
+    that it began. Its methods are called by one thread."""
 
-    def __init__(self, directory: Path, keep: int = 2, note: Callable[[str], None] | None = None) -> None:
-        """`note` hears what happens to checkpoints: written, removed, set aside, skipped as incomplete."""
-        self.directory, self.keep = directory, keep
+    def __init__(
+        self,
+        directory: Path,
+        keep: int = 2,
+        note: Callable[[str], None] | None = None,
+        *,
+        background: bool = False,
+        best: str | None = None,
+        best_is: Literal["max", "min"] = "max",
+    ) -> None:
+        """`note` hears what happens to checkpoints: written, removed, set aside, skipped as incomplete. `background`: written while
+        training goes on, one at a time. `best`: a metric of the validation."""
+        self.directory, self.keep, self.background = directory, keep, background
+        self.metric, self.best_is = best, best_is
         self._note = note or (lambda text: None)
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._writing: Writing | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
 
-    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of `step`, then remove the ones beyond `keep`. Raises CheckpointError; the last good one survives."""
+    def save(self, step: int, tensors: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> Path:
+        """Write the checkpoint of `step`, then remove the ones beyond `keep`. `metrics`: of a validation of these very weights.
+
+        Raises CheckpointError; the last good one survives. With `background` the tensors are copied to host memory, and an error of
+        the write comes from `poll` or `wait`.
+        """
+        folder = self.begin(step, state, size_of(tensors), metrics)
+        try:
+            snapshot = Snapshot(tensors, copy=self.background)
+            snapshot.start(folder) if self.background else snapshot.write(folder)
+        except BaseException:
+            self.abandon()
+            raise
+        return self.finish(ranks=1)
+
+    def begin(self, step: int, state: Mapping[str, Any], needed: int = 0, metrics: Mapping[str, float] | None = None) -> Path:
+        """The empty folder into which all ranks write, `needed` bytes together. Waits for the write before this one, and raises its error.
+
+        Raises CheckpointError for a state that would come back changed and where there is no space, RequestError when `metrics` lack
+        the one that decides which checkpoint is best.
+        """
+        self.wait()
         text = json.dumps(encode(state, "state")) + "\n"
-        final = self.directory / f"step-{step:06d}"
+        self.check_metrics(metrics)
         self.directory.mkdir(parents=True, exist_ok=True)
         for left in self.directory.glob(".writing-*"):  # of a process that was killed while writing
             shutil.rmtree(left)
-        temporary = self.directory / f".writing-{final.name}"
-        self._check_space(tensors)
+        self._check_space(needed)
+        final = self.directory / f"step-{step:06d}"
+        # The workers of a run that was killed may write on for a moment: never into this one.
+        folder = self.directory / f".writing-{final.name}-{secrets.token_hex(4)}"
+        folder.mkdir()
+        self._writing = Writing(folder, final, text, dict(metrics or {}), needed)
+        return folder
+
+    def finish(self, ranks: int = 1) -> Path:
+        """Wait for all ranks, check what they wrote, and give the checkpoint its name; with `background` a thread does that."""
+        writing = self._writing
+        assert writing is not None, "finish comes after begin"
+        self._thread = threading.Thread(target=self._complete, args=(writing, ranks), name="checkpoints", daemon=True)
+        self._thread.start()
+        if not self.background:
+            self.wait()
+        return writing.final
+
+    def poll(self) -> None:
+        """Raise the error of a write that has failed since; costs nothing."""
+        self._tell()
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises the error of the last write, once."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, self._writing = None, None
+        self._tell()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def abandon(self) -> None:
+        """Give up a write that was begun and not finished."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            shutil.rmtree(writing.folder, ignore_errors=True)
+
+    def _complete(self, writing: Writing, ranks: int) -> None:
+        """From the files of all ranks to a checkpoint; runs in a thread."""
         try:
-            temporary.mkdir()
-            write_checkpoint(temporary, tensors, text)
-            sync_tree(temporary)
-            self._set_aside(step)
-            publish(temporary, final)
+            files = collect(writing.folder, ranks)
+            write_manifest(writing.folder, files, writing.state, writing.metrics)
+            self._set_aside(writing.final)
+            publish(writing.folder, writing.final)
+            self._said.put(f"checkpoint {writing.final.name} written")
+            self._prune()
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise CheckpointError(self._explain(final, error, tensors)) from error
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self._note(f"checkpoint {final.name} written")
-        self._prune()
-        return final
+            self._error = CheckpointError(self._failed(writing, explain(error, self.directory, writing.needed)))
+            self._error.__cause__ = error
+        except CheckpointError as error:
+            self._error = CheckpointError(self._failed(writing, str(error)))
+        except BaseException as error:
+            self._error = error
+        finally:
+            shutil.rmtree(writing.folder, ignore_errors=True)
+
+    def _failed(self, writing: Writing, reason: str) -> str:
+        return f"checkpoint {writing.final} could not be written: {reason}. The last checkpoint is untouched"
+
+    def _tell(self) -> None:
+        """Hand notes on in the thread of the caller."""
+        while not self._said.empty():
+            self._note(self._said.get())
+
+    def check_metrics(self, metrics: Mapping[str, float] | None) -> None:
+        """Raises RequestError when a validation doesn't give the metric that `train.best` names."""
+        if metrics is not None and self.metric is not None and self.metric not in metrics:
+            raise RequestError(
+                f"train.best={self.metric}: the validation doesn't give it; it gives {', '.join(sorted(metrics)) or 'nothing'}"
+            )
+
+    def best(self) -> Best | None:
+        """The best of the checkpoints that are there, as their manifests say; the first of equal ones. None before a validation."""
+        found: Best | None = None
+        for path in self._steps():
+            value = metrics_of(path).get(self.metric or "", math.nan)
+            if math.isfinite(value) and (found is None or self._better(value, found.value)):
+                found = Best(step_of(path), value)
+        return found
+
+    def _better(self, value: float, than: float) -> bool:
+        return value > than if self.best_is == "max" else value < than
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint; one that is torn or damaged is named and skipped. None when there is none."""
@@ -87,8 +217,9 @@ class Checkpoints:
             self._note(f"checkpoint {path} is skipped: {fault}")
         return None
 
-    def load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
-        """(tensors on the CPU, state) of a checkpoint. Raises RequestError when there is none, CheckpointError when it is damaged."""
+    def load(self, path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
+        """(kind -> tensors, read when they are asked for; state) of a checkpoint. Raises RequestError when there is none, CheckpointError
+        when it is damaged."""
         if not path.is_dir():
             there = ", ".join(str(step) for step in self._steps()) or "none"
             raise RequestError(f"no checkpoint at {path}; this run has: {there}")
@@ -104,136 +235,49 @@ class Checkpoints:
     def _steps(self) -> list[Path]:
         """Directories of checkpoints, oldest first."""
         found = [path for path in self.directory.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir()]
-        return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+        return sorted(found, key=step_of)
 
     def _prune(self) -> None:
+        """Leave the newest `keep` and the best, and say which one that is."""
+        best = self.best() if self.metric is not None else None
+        pointer = self.directory / "best.json"
+        if best is None:
+            pointer.unlink(missing_ok=True)
+        else:
+            write_atomic(pointer, json.dumps({"step": best.step, "metric": self.metric, "value": best.value, "is": self.best_is}) + "\n")
         complete = [path for path in self._steps() if (path / "manifest.json").is_file()]
         for path in complete[: -self.keep]:
+            if best is not None and step_of(path) == best.step:
+                continue
             # Out of sight first, so that a kill in between leaves no half checkpoint under its name.
             doomed = path.rename(path.with_name(f".writing-{path.name}"))
             shutil.rmtree(doomed)
-            self._note(f"checkpoint {path.name} removed (train.keep={self.keep})")
+            self._said.put(f"checkpoint {path.name} removed (train.keep={self.keep})")
 
-    def _set_aside(self, step: int) -> None:
+    def _set_aside(self, final: Path) -> None:
         """Checkpoints of this and later steps belong to a history that was left (by resuming an earlier one, or starting anew)."""
         for path in self._steps():
-            if int(path.name.removeprefix("step-")) >= step:
+            if step_of(path) >= step_of(final):
                 aside = next_free(path, "left")
                 path.rename(aside)
-                self._note(f"checkpoint {path.name} of an earlier history is now {aside.name}; remove it when it is not needed")
+                self._said.put(f"checkpoint {path.name} of an earlier history is now {aside.name}; remove it when it is not needed")
 
-    def _check_space(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        free, needed = shutil.disk_usage(self.directory).free, size_of(tensors)
+    def _check_space(self, needed: int) -> None:
+        free = shutil.disk_usage(self.directory).free
         if needed > free:
             raise CheckpointError(
                 f"no space for a checkpoint in {self.directory}: it needs {gigabytes(needed)}, {gigabytes(free)} are free; "
                 "free some, for example by removing older checkpoints. The last checkpoint is untouched"
             )
 
-    def _explain(self, final: Path, error: Exception, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error)
-        free = shutil.disk_usage(self.directory).free
-        remedy = "free some, for example by removing older checkpoints" if full else "see the reason, and whether the folder can be written"
-        return (
-            f"checkpoint {final} could not be written: {error}. It needs {gigabytes(size_of(tensors))}, {gigabytes(free)} are free: "
-            f"{remedy}. The last checkpoint is untouched"
-        )
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
-def write_checkpoint(directory: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> None:
-    """All files of a checkpoint into an empty directory; the manifest comes last and is checked against the tensors."""
-    pieces: dict[str, list[str]] = {}
-    for kind, named in tensors.items():
-        parts = list(split(named))
-        names = [f"{kind}-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)]
-        names = names if len(parts) > 1 else [f"{kind}.safetensors"]
-        for name, part in zip(names, parts, strict=True):
-            save_file(separate(part), directory / name)
-            check_piece(directory / name, part)
-        pieces[kind] = names
-    (directory / "state.json").write_text(state, encoding="utf-8")
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(directory.iterdir())}
-    content = {"format": FORMAT, "evr1": evr1_core.__version__, "tensors": pieces, "files": files}
-    write_atomic(directory / "manifest.json", json.dumps(content, indent=1) + "\n")
-
-
-def read_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     """(tensors, state) of a checkpoint that was found complete."""
-    content = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    tensors: Tensors = {}
-    for kind, names in content["tensors"].items():
-        tensors[kind] = {}
-        for name in names:
-            tensors[kind].update(load_file(path / name))
-    return tensors, decode(json.loads((path / "state.json").read_text(encoding="utf-8")))
-
-
-def find_fault(path: Path) -> str | None:
-    """Compare a checkpoint with its manifest, byte by byte."""
-    try:
-        content = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        version, files = content["format"], content["files"]
-    except FileNotFoundError:
-        return "it has no manifest.json, so it was not finished"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its manifest.json is not readable ({error})"
-    if version != FORMAT:
-        return f"it has format {version}, this version reads {FORMAT} (written by evr1 {content.get('evr1', '?')})"
-    for name, entry in files.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}"
-        if sha256(file) != entry["sha256"]:
-            return f"{name} has other content than was written"
-    return None
-
-
-def split(named: Mapping[str, Tensor], limit: int | None = None) -> Iterator[dict[str, Tensor]]:
-    """Pieces of at most `limit` bytes, at least one tensor each, in order; one empty piece for no tensors."""
-    limit = PIECE if limit is None else limit
-    piece: dict[str, Tensor] = {}
-    total = 0
-    for name, tensor in named.items():
-        if piece and total + tensor.nbytes > limit:
-            yield piece
-            piece, total = {}, 0
-        piece[name] = tensor
-        total += tensor.nbytes
-    yield piece
-
-
-def separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous CPU tensors that own their memory: the format has neither views nor ties."""
-    seen: set[int] = set()
-    found: dict[str, Tensor] = {}
-    for name, tensor in named.items():
-        plain = tensor.detach().to("cpu").contiguous()
-        place = plain.untyped_storage().data_ptr()
-        if place in seen or plain.untyped_storage().nbytes() != plain.nbytes:
-            plain = plain.clone()
-        seen.add(place)
-        found[name] = plain
-    return found
-
-
-def check_piece(path: Path, named: Mapping[str, Tensor]) -> None:
-    """The file on the disk names every tensor with its shape and type."""
-    with safe_open(path, framework="pt") as file:
-        there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
-    wanted = {name: tuple(tensor.shape) for name, tensor in named.items()}
-    if there != wanted:
-        odd = sorted(set(there.items()) ^ set(wanted.items()))[:3]
-        raise CheckpointError(f"{path} was not written as asked ({odd}): the disk or its driver is faulty")
-
-
-def size_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
-    return sum(tensor.nbytes for named in tensors.values() for tensor in named.values())
-
-
-def gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
+    return open_tensors(path), decode(json.loads((path / "state.json").read_text(encoding="utf-8")))
 
 
 def random_state() -> dict[str, Any]:

@@ -21,7 +21,9 @@ from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.lora import Lora, fingerprint, is_adapter, saved_name
 from evr1_core.record.files import publish, write_atomic
-from evr1_core.train.checkpoint import CheckpointError, Checkpoints, check_piece, find_fault, read_checkpoint, separate, split
+from evr1_core.train.checkpoint import Checkpoints, read_checkpoint
+from evr1_core.train.checkpoint_files import CheckpointError, check_piece, same, separate, split
+from evr1_core.train.checkpoint_manifest import find_fault
 
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 """Ends of file names that hold weights; they are not copied."""
@@ -208,12 +210,3 @@ def check(directory: Path, named: Mapping[str, Tensor]) -> None:
     wrong += [name for name in own if name not in named and own[name].data_ptr() not in places]
     if wrong:
         raise Evr1Error(f"the exported model loads with other weights: {len(wrong)} tensors differ, for example {wrong[0]}")
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Equal to the bit."""
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
-
-
-def bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from evr1_core.errors import RequestError
-from evr1_core.train import checkpoint
-from evr1_core.train.checkpoint import CheckpointError, Checkpoints, decode, encode, random_state, set_random_state
+from evr1_core.train import checkpoint, checkpoint_files, checkpoint_manifest
+from evr1_core.train.checkpoint import Checkpoints, decode, encode, random_state, set_random_state
+from evr1_core.train.checkpoint_files import CheckpointError
 from evr1_core.train.export import base_of, find_checkpoint
 
 
@@ -57,7 +58,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "PIECE", 100)
+    monkeypatch.setattr(checkpoint_files, "PIECE", 100)
     store = Checkpoints(tmp_path)
     path = store.save(1, tensors(), {})
     assert len(list(path.glob("model-*.safetensors"))) > 1 and not (path / "model.safetensors").exists()
@@ -140,7 +141,7 @@ def test_a_named_one_that_is_missing_lists_what_is_there(tmp_path: Path) -> None
         store.load(tmp_path / "step-000005")
 
 
-@pytest.mark.parametrize("moment", ["tensors", "state", "manifest", "sync"])
+@pytest.mark.parametrize("moment", ["tensors", "read", "manifest", "move"])
 def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     store = Checkpoints(tmp_path, keep=1)
     good = store.save(1, tensors(), {})
@@ -148,10 +149,15 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytes
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    target = {"tensors": "save_file", "state": "check_piece", "manifest": "write_atomic", "sync": "sync_tree"}[moment]
-    monkeypatch.setattr(checkpoint, target, full)
+    place, name = {
+        "tensors": (checkpoint_files, "save_file"),
+        "read": (checkpoint_files, "check_piece"),
+        "manifest": (checkpoint_manifest, "write_atomic"),
+        "move": (checkpoint, "publish"),
+    }[moment]
+    monkeypatch.setattr(place, name, full)
     with pytest.raises(CheckpointError, match=r"No space left.*are free.*older checkpoints"):
-        store.save(1 if moment == "sync" else 2, tensors(), {})
+        store.save(2, tensors(), {})
     assert [path.name for path in tmp_path.iterdir()] == [good.name] and store.latest() == good
 
 
