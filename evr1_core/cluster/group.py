@@ -45,6 +45,8 @@ class WorkerGroup:
         self._node: str = context.get_node_id()
         self._sent = self._received = 0
         self._busy = threading.Lock()
+        self._holder = 0
+        """Thread whose call is running."""
         self._placement: Any = None
         self._closed = False
 
@@ -182,14 +184,23 @@ class WorkerGroup:
             raise Evr1Error(f"{self.name}.{method}: arguments for {len(each)} ranks, the group has {self.size}")
         shared = pickle.dumps(common, protocol=5)
         own = [pickle.dumps(values, protocol=5) for values in (each if each is not None else [()] * self.size)]
-        if not self._busy.acquire(blocking=False):
-            raise Evr1Error(f"{self.name}.{method}: another call of this group is running, ask for its result first")
+        self._take_turn(method)
         self._sent += sum(len(shared) + len(values) for values in own)
         calls = [actor.call.remote(method, phase or method, shared, values) for actor, values in zip(self.actors, own, strict=True)]
         return Pending(self, calls, phase or method, quiet=self.section.deadline)
 
+    def _take_turn(self, method: str) -> None:
+        """Wait for a call that another thread has made; one of this thread would never end."""
+        if self._busy.locked() and self._holder == threading.get_ident():
+            raise Evr1Error(f"{self.name}.{method}: another call of this group is running, ask for its result first")
+        while not self._busy.acquire(timeout=0.5):
+            if self._closed:
+                raise Evr1Error(f"{self.name} workers were closed: {method} can't be called")
+        self._holder = threading.get_ident()
+
     def free(self) -> None:
         """The running call has ended."""
+        self._holder = 0
         self._busy.release()
 
     def received(self, count: int) -> None:
