@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from evr1_core.media.plan import Plan
+    from evr1_core.policy.sequence import SequenceGroup
 
 
 @runtime_checkable
@@ -127,4 +128,18 @@ class SequenceParallel(Protocol):
         hidden states of the part's tokens, as they are in one process. Without the argument nothing changes. Raises
         RequestError, with the numbers, for a size or settings that can't be.
         """
+        ...
+
+    def model_inputs(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        rows: Sequence[Mapping[str, Tensor]],
+        *,
+        lengths: Sequence[int] | None = None,
+        always_vision: bool = False,
+        sequence: SequenceGroup | None = None,
+    ) -> dict[str, Any]:
+        """As in `ModelAdapter`. Ranks of `sequence` have the same rows, and the vision tower's work can be shared by them; every
+        rank runs it equally often, and gets all features."""
         ...

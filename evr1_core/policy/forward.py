@@ -91,9 +91,11 @@ class AnswerOutputs(nn.Module):
             [row.prompt.features for row in rows] + [{}] * (len(lengths) - len(rows)),
             lengths=lengths if packing else None,
             always_vision=self.always_vision,
+            **({} if part is None else {"sequence": part.group}),
         )
-        shared = {} if part is None else {PART: part}
-        hidden = self.model.base_model(**arguments, **inputs, **shared, use_cache=False)[0]
+        if part is not None:
+            arguments[PART] = part
+        hidden = self.model.base_model(**arguments, **inputs, use_cache=False)[0]
         targets = torch.tensor([token for row in rows for token in row.answer])
         mine = torch.ones(len(where), dtype=torch.bool)
         if part is not None:
@@ -115,7 +117,11 @@ class AnswerOutputs(nn.Module):
             return None
         if not packing:
             raise RequestError(f"cluster.sequence_parallel={self.sequence.size} shares out packed rows: it needs train.packing=true")
-        self.sequence.check_same([(row.prompt.token_ids, row.answer) for row in rows])
+        # Rows that share their media have to do so on every rank.
+        media: dict[int, int] = {}
+        self.sequence.check_same(
+            [(row.prompt.token_ids, row.answer, (media.setdefault(id(row.prompt.features), len(media)),)) for row in rows]
+        )
         return shared_inputs(self.sequence, inputs, [len(row) for row in rows], self.adapter.stop_token_ids[0], device)
 
 

@@ -45,6 +45,15 @@ class SequenceGroup:
         """Pieces [d, ...], one for each rank -> those that the ranks had for this one, [d, ...]; differentiable."""
         return _Exchange.apply(pieces, self.ranks)  # type: ignore[return-value]
 
+    def gather(self, own: Tensor, counts: Sequence[int]) -> Tensor:
+        """Rows [n, C] of every rank, one rank's behind another's, [sum(counts), C]; differentiable.
+
+        Ranks use them in different places: the gradient of the own ones is the sum over the ranks.
+        """
+        own = torch.cat([own, own.new_zeros(max(counts) - len(own), own.shape[1])])
+        found = self.exchange(own.expand(self.size, -1, -1))
+        return torch.cat([one[:count] for one, count in zip(found, counts, strict=True)])
+
     def collect(self, own: Tensor, mine: Tensor) -> Tensor:
         """Values of all ranks [K, n] from the own ones [k, n], which stand where `mine` [K] is true; differentiable.
 
@@ -53,7 +62,7 @@ class SequenceGroup:
         return _Collect.apply(own, mine, self.ranks)  # type: ignore[return-value]
 
     def check_same(self, rows: Sequence[tuple[tuple[int, ...], ...]]) -> None:
-        """Raises Evr1Error unless all ranks have the same rows of token ids: layers would mix tokens of different rows."""
+        """Raises Evr1Error unless all ranks have the same rows of numbers: layers would mix tokens of different rows."""
         # Python's hash of numbers is the same in every process, unlike that of texts.
         own = torch.tensor([hash(tuple(rows))])
         found = [torch.empty_like(own) for _ in range(self.size)]

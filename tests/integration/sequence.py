@@ -31,9 +31,11 @@ from evr1_core.testing.media import all_prompts
 BATCHES = (
     (("text", 5), ("image", 3), ("video", 4), ("two videos", 6), ("image and video", 2)),
     (("text", 120), ("odd frames", 3)),
+    (("image", 8),),
     (("text", 31),),
 )
-"""Rows of one pass each: prompt and length of the answer. The second one's long answer lies across the middle."""
+"""Rows of one pass each: prompt and length of the answer. The second one's long answer lies across the middle; the third one's
+only frame is one rank's."""
 
 
 def rows_of(adapter: ModelAdapter, names: Sequence[tuple[str, int]], shift: int = 0) -> list[Row]:
@@ -57,8 +59,8 @@ def loss(found: Tensor) -> Tensor:
 
 @contextmanager
 def layers_watched(model: nn.Module) -> Iterator[dict[str, list[int]]]:
-    """Tokens that enter each layer of the language model, and bytes that the pass saves for the backward pass."""
-    seen: dict[str, list[int]] = {"tokens": [], "bytes": []}
+    """Tokens that enter each layer of the language model, patches that enter the vision tower, bytes saved for the backward pass."""
+    seen: dict[str, list[int]] = {"tokens": [], "patches": [], "bytes": []}
     kept: set[int] = set()
 
     def save(tensor: Tensor) -> Tensor:
@@ -71,8 +73,12 @@ def layers_watched(model: nn.Module) -> Iterator[dict[str, list[int]]]:
     def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen["tokens"].append((args[0] if args else kwargs["hidden_states"]).shape[1])
 
+    def count(_: nn.Module, args: tuple[Any, ...]) -> None:
+        seen["patches"].append(len(args[0]))
+
     layers = model.get_submodule("model.language_model.layers").children()
     handles = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
+    handles.append(model.get_submodule("model.visual").register_forward_pre_hook(count))
     try:
         with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
             yield seen
@@ -110,7 +116,7 @@ def plain(adapter: ModelAdapter, rank: Rank) -> dict[str, Any]:
     expected, gradient, before = alone(adapter, batches)
     model = adapter.load_model(torch.float32)
     body = AnswerOutputs(model, adapter, sequence=sequence_group(rank, rank.size, packing=True))
-    difference, tokens, share = 0.0, [], []
+    difference, tokens, patches, share = 0.0, [], [], []
     for rows, wanted, seen in zip(batches, expected, before, strict=True):
         with layers_watched(model) as watched:
             found = outputs(body, rows)
@@ -119,6 +125,7 @@ def plain(adapter: ModelAdapter, rank: Rank) -> dict[str, Any]:
         whole = sum(len(row) for row in rows)
         assert set(seen["tokens"]) == {whole}
         tokens.append(set(watched["tokens"]) == {-(-whole // rank.size)})
+        patches.append((sum(watched["patches"]), sum(seen["patches"])))
         share.append(sum(watched["bytes"]) / sum(seen["bytes"]))
     found = gradients(model)
     for one in found.values():
@@ -129,11 +136,20 @@ def plain(adapter: ModelAdapter, rank: Rank) -> dict[str, Any]:
         "outputs": difference,
         "gradient": apart(found, gradient),
         "tokens": all(tokens),
-        "memory": share[-1],  # of a row of text: the vision tower isn't shared
+        "patches": patches,
+        "memory": share,
+        "padded": [sum(len(row) for row in rows) % rank.size for rows in batches],
+        "border": border(batches[1], rank.size),
         "changed": float((first - other)[:, 0].abs().max()),
         "leak": float((first - other)[:, 1:].abs().max()),
         "refused": refused(body, batches, rank),
     }
+
+
+def border(rows: Sequence[Row], size: int) -> bool:
+    """Whether the first row's answer lies on both sides of a border between ranks."""
+    tokens = -(-sum(len(row) for row in rows) // size)
+    return len(rows[0].prompt.token_ids) <= tokens < len(rows[0]) - 1
 
 
 def refused(body: AnswerOutputs, batches: Sequence[Sequence[Row]], rank: Rank) -> str:

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from evr1_core.errors import RequestError
 from evr1_core.types import Clip, PatchFactors
 from evr1_models.attention import PACKED, linear_patches, registered
-from evr1_models.sequence import share_sequence
+from evr1_models.sequence import FrameShares, share_sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from evr1_core.media.plan import Plan
+    from evr1_core.policy.sequence import SequenceGroup
 
 ASSISTANT = "<|im_start|>assistant\n"
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
@@ -196,14 +197,18 @@ class QwenVL:
         *,
         lengths: Sequence[int] | None = None,
         always_vision: bool = False,
+        sequence: SequenceGroup | None = None,
     ) -> dict[str, Any]:
         distinct = {id(row): row for row in rows if row}
         parts = [((key, kind), row[pixels], row[grid]) for key, row in distinct.items() for kind, pixels, grid in KINDS if pixels in row]
         if not parts:
             return {"inputs_embeds": self._with_dummy(model, input_ids)} if always_vision else {"input_ids": input_ids}
-        patches = torch.cat([self._normalised(pixels.to(input_ids.device), kind) for (_, kind), pixels, _ in parts])
         grids = [grid for _, _, grid in parts]
-        levels = self._see(model, patches, torch.cat(grids).to(input_ids.device))
+        pixels = [(pixels, kind) for (_, kind), pixels, _ in parts]
+        if sequence is None:
+            levels = self._see(model, self._patches(pixels, input_ids.device), torch.cat(grids).to(input_ids.device))
+        else:
+            levels = self._see_shared(model, pixels, torch.cat(grids), sequence, input_ids.device)
         sizes = [int(grid.prod(dim=-1).sum()) // self.merge_size**2 for grid in grids]
         found = {key: list(pieces) for (key, _, _), *pieces in zip(parts, *(level.split(sizes) for level in levels), strict=True)}
         outputs: dict[str, Any] = {}
@@ -220,15 +225,37 @@ class QwenVL:
         output = visual(patches.to(visual.dtype), grid_thw=grids, return_dict=True)
         return [output.pooler_output, *(getattr(output, "deepstack_features", None) or ())]
 
+    def _see_shared(
+        self, model: PreTrainedModel, pixels: Sequence[tuple[Tensor, str]], grids: Tensor, group: SequenceGroup, device: torch.device
+    ) -> list[Tensor]:
+        """`_see` of all patches by ranks that have the same ones: each sees its share of the frames."""
+        shares = FrameShares(grids, group.size)
+        first, last = shares.patches(group.rank)
+        starts = torch.tensor([0, *[len(one) for one, _ in pixels]]).cumsum(0).tolist()
+        own = [(one[max(first - start, 0) : max(last - start, 0)], kind) for (one, kind), start in zip(pixels, starts, strict=False)]
+        counts = [count // self.merge_size**2 for count in shares.counts]
+        if first < last:
+            levels = self._see(model, self._patches(own, device), shares.grids(group.rank).to(device))
+        else:
+            levels = [level[:0] for level in self._see(model, *self._dummy(device))]
+        return list(group.gather(torch.cat(levels, dim=1), counts).split([level.shape[1] for level in levels], dim=1))
+
+    def _patches(self, pixels: Sequence[tuple[Tensor, str]], device: torch.device) -> Tensor:
+        """Patches of bytes with the kinds of their media -> what the tower takes."""
+        return torch.cat([self._normalised(one.to(device), kind) for one, kind in pixels if len(one)])
+
     def _with_dummy(self, model: PreTrainedModel, input_ids: Tensor) -> Tensor:
         """Embedded text plus 0 times the features of the smallest picture: every value stays, and every gradient exists and is 0."""
+        levels = self._see(model, *self._dummy(input_ids.device))
+        embedded = model.get_input_embeddings()(input_ids)
+        return embedded + 0.0 * sum(level.sum() for level in levels).to(embedded.dtype)  # type: ignore[union-attr]
+
+    def _dummy(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Patches and grid of the smallest picture."""
         side = self.merge_size
         vision = self.config.vision_config
         channels = getattr(vision, "in_channels", 3) * vision.temporal_patch_size * vision.patch_size**2
-        patches = torch.zeros(side * side, channels, device=input_ids.device)
-        levels = self._see(model, patches, torch.tensor([[1, side, side]], device=input_ids.device))
-        embedded = model.get_input_embeddings()(input_ids)
-        return embedded + 0.0 * sum(level.sum() for level in levels).to(embedded.dtype)  # type: ignore[union-attr]
+        return torch.zeros(side * side, channels, device=device), torch.tensor([[1, side, side]], device=device)
 
     def _normalised(self, patches: Tensor, kind: str) -> Tensor:
         return normalised(patches, self.processor.image_processor if kind == "image" else self.processor.video_processor)

@@ -23,6 +23,8 @@ from evr1_models.sequence import share_state
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from evr1_core.policy.sequence import SequenceGroup
+
 BOUNDARIES = "cu_seq_lens_q"
 """Argument of transformers for the first places of packed rows and the end, int32 [rows + 1]; `seq_idx` is the row of each token."""
 CHUNK = 64
@@ -53,8 +55,9 @@ class Qwen3_5(Qwen3VL):
         *,
         lengths: Sequence[int] | None = None,
         always_vision: bool = False,
+        sequence: SequenceGroup | None = None,
     ) -> dict[str, Any]:
-        arguments = super().model_inputs(model, input_ids, rows, lengths=lengths, always_vision=always_vision)
+        arguments = super().model_inputs(model, input_ids, rows, lengths=lengths, always_vision=always_vision, sequence=sequence)
         if lengths is None or len(lengths) < 2:
             return arguments
         if not all(getattr(module.forward, "splits_rows", False) for module in _linear_layers(model)):

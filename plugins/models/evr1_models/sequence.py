@@ -77,6 +77,39 @@ def _own_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return args, kwargs | own
 
 
+# The vision tower --------------------------------------------------------------------------------------------------
+
+
+class FrameShares:
+    """Temporal patches of all media dealt out to ranks, in order, so that each gets about equally many patches.
+
+    The towers of these families attend within one temporal patch, and its positions are height and width alone: a video cut
+    between two of them has the same features.
+    """
+
+    def __init__(self, grids: Tensor, size: int) -> None:
+        """`grids` [media, 3]: temporal patches, height, width."""
+        grids = grids.cpu()
+        self._grids = grids
+        self._medium = torch.arange(len(grids)).repeat_interleave(grids[:, 0])
+        patches = (grids[:, 1] * grids[:, 2])[self._medium]
+        # By the middle of each: doubled, so that it is a whole number.
+        middle = 2 * patches.cumsum(0) - patches
+        self._rank = middle * size // (2 * patches.sum())
+        self.counts = [int(patches[self._rank == rank].sum()) for rank in range(size)]
+        """Patches of each rank; 0 where there are fewer temporal patches than ranks."""
+
+    def patches(self, rank: int) -> tuple[int, int]:
+        """The first of a rank among all patches, and the first behind its own."""
+        first = sum(self.counts[:rank])
+        return first, first + self.counts[rank]
+
+    def grids(self, rank: int) -> Tensor:
+        """[pieces of media, 3]"""
+        media, frames = self._medium[self._rank == rank].unique_consecutive(return_counts=True)
+        return torch.cat([frames[:, None], self._grids[media, 1:]], dim=1)
+
+
 # Attention ---------------------------------------------------------------------------------------------------------
 
 
