@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from evr1_core.cluster.rank import Rank
+from evr1_core.cluster.sequence import sequence_group
 from evr1_core.cluster.shard import ShardedModel, fill, make_mesh, unit, whole
 from evr1_core.config.cluster import ShardSection
 from evr1_core.config.models import ModelSection, TrainSection
@@ -18,6 +19,7 @@ from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import AnswerOutputs, Row, frozen_logprobs, micro_batches
 from evr1_core.policy.lora import Lora
 from evr1_core.policy.policy import Policy, prepare
+from evr1_core.policy.sequence import SequenceGroup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,6 +49,7 @@ class ShardedPolicy(Policy):
         self.rank, self.shard = rank, shard
         self.loss_scale = float(rank.size)
         self.mesh = make_mesh(rank, shard.replicas)
+        self.sequence = sequence_group(rank, sequence_parallel, train.packing)
         super().__init__(adapter, model, train, temperature=temperature, device=rank.device, total_steps=total_steps)
 
     def _build(self) -> tuple[AnswerOutputs, dict[str, int], Lora | None]:
@@ -59,7 +62,7 @@ class ShardedPolicy(Policy):
         model = self.adapter.empty_model(dtype, attention=self.options.attention, device=self.device)
         frozen, lora = prepare(self.adapter, model, self.options, self.device)
         model.to("meta")  # type: ignore[arg-type] - adapters were made with values
-        sharded = ShardedModel(self.adapter, model, self.rank, compute=dtype, adapters=lora is not None)
+        sharded = ShardedModel(self.adapter, model, self.rank, compute=dtype, adapters=lora is not None, sequence=self.sequence)
         sharded.spread(self.mesh, reshard=self.shard.reshard, offload=self.shard.cpu_offload)
         sharded.receive(source)
         return sharded.body, frozen, lora
@@ -98,13 +101,22 @@ class ShardedReference:
     host memory, and a block comes to the GPU when it is its turn."""
 
     def __init__(
-        self, rank: Rank, adapter: ModelAdapter, model: ModelSection, train: TrainSection, *, shard: ShardSection, temperature: float
+        self,
+        rank: Rank,
+        adapter: ModelAdapter,
+        model: ModelSection,
+        train: TrainSection,
+        *,
+        shard: ShardSection,
+        sequence: SequenceGroup | None = None,
+        temperature: float,
     ) -> None:
+        """`sequence`: that of the policy."""
         self.adapter, self.section, self.temperature, self.device = adapter, train, temperature, rank.device
         dtype = getattr(torch, model.reference_dtype or model.dtype)
         empty = adapter.empty_model(dtype, attention=model.attention, device=rank.device)
         empty.requires_grad_(False)
-        sharded = ShardedModel(adapter, empty, rank, compute=dtype)
+        sharded = ShardedModel(adapter, empty, rank, compute=dtype, sequence=sequence)
         offload = shard.cpu_offload or model.reference_device == "cpu"
         sharded.spread(make_mesh(rank, shard.replicas), reshard=True, offload=offload)
         sharded.receive(load_source(adapter, dtype) if rank.rank == 0 else None)

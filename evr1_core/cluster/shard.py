@@ -24,6 +24,7 @@ from evr1_core.cluster.rank import Rank
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import AnswerOutputs
+from evr1_core.policy.sequence import SequenceGroup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,11 +67,20 @@ def fill(target: Tensor, source: Tensor) -> None:
 class ShardedModel:
     """An empty model -> its shard in this rank, with the weights of rank 0. Every rank makes the same calls."""
 
-    def __init__(self, adapter: ModelAdapter, model: PreTrainedModel, rank: Rank, *, compute: torch.dtype, adapters: bool = False) -> None:
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        model: PreTrainedModel,
+        rank: Rank,
+        *,
+        compute: torch.dtype,
+        adapters: bool = False,
+        sequence: SequenceGroup | None = None,
+    ) -> None:
         """`model` is on the meta device and knows what is trained. `compute` is the type of forward and backward pass; `adapters`
-        are float32 there too."""
+        are float32 there too. `sequence`: ranks that share rows."""
         self.rank = rank
-        self.body = AnswerOutputs(model, adapter, always_vision=True)
+        self.body = AnswerOutputs(model, adapter, always_vision=True, sequence=sequence)
         self.types: Types = {name: tensor.dtype for name, tensor in named(model)}
         """As they are loaded."""
         for parameter in model.parameters():

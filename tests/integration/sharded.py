@@ -45,14 +45,15 @@ class Group:
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
 
-    def share(self, rows: Sequence[Row]) -> list[Row]:
-        """Neighbouring rows, equally many for each rank."""
-        size = len(rows) // self.rank.size
-        return list(rows[self.rank.rank * size :][:size])
+    def share(self, rows: Sequence[Row], degree: int = 1) -> list[Row]:
+        """Neighbouring rows, equally many for each rank or each `degree` ranks."""
+        size = len(rows) * degree // self.rank.size
+        return list(rows[self.rank.rank // degree * size :][:size])
 
-    def sharded(self, adapter: ModelAdapter, model: Options, train: Options, **shard: Any) -> ShardedPolicy:
+    def sharded(self, adapter: ModelAdapter, model: Options, train: Options, degree: int = 1, **shard: Any) -> ShardedPolicy:
         torch.manual_seed(3)
-        return ShardedPolicy(self.rank, adapter, *sections(model, train), shard=ShardSection(**shard), temperature=0.9, total_steps=10)
+        settings = {"shard": ShardSection(**shard), "sequence_parallel": degree, "temperature": 0.9, "total_steps": 10}
+        return ShardedPolicy(self.rank, adapter, *sections(model, train), **settings)
 
     def local(self, adapter: ModelAdapter, model: Options, train: Options) -> Policy:
         torch.manual_seed(3)
@@ -103,11 +104,11 @@ def largest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((found[name].double() - wanted[name].double()).abs().max()) for name in wanted)
 
 
-def same(group: Group, name: str, model: Options | None = None, train: Options | None = None, **shard: Any) -> Numbers:
+def same(group: Group, name: str, model: Options | None = None, train: Options | None = None, degree: int = 1, **shard: Any) -> Numbers:
     """Start, log-probabilities, gradient, an update, weights for the engine: the largest difference of each."""
     adapter = load_adapter(name)
     model, train = model or {}, train or {}
-    local, sharded = group.local(adapter, model, train), group.sharded(adapter, model, train, **shard)
+    local, sharded = group.local(adapter, model, train), group.sharded(adapter, model, train, degree, **shard)
     rows = rows_of(adapter, NAMES)
     batches = [[4, 0, 1], [2], [3, 5, 7, 6]]
     passes = count_vision(sharded)
@@ -116,7 +117,7 @@ def same(group: Group, name: str, model: Options | None = None, train: Options |
     wanted = torch.cat(local.frozen_logprobs(rows, batches))
     found["logprobs"] = float((torch.cat(sharded.frozen_logprobs(rows, batches)) - wanted).abs().max())
     accumulate(local, rows)
-    accumulate(sharded, group.share(rows))
+    accumulate(sharded, group.share(rows, degree))
     found["gradient"] = apart(gradients(sharded), gradients(local))
     one, other = local.step(), sharded.step()
     found["norm"] = abs(one["policy/grad_norm"] / other["policy/grad_norm"] - 1)
@@ -232,7 +233,8 @@ def reference(group: Group) -> Numbers:
     rows = rows_of(adapter, NAMES)
     batches = [[0, 1], [4], [2, 3, 5]]
     found = {}
-    for name, options in {"loaded": {}, "bfloat16": {"reference_dtype": "bfloat16"}, "host": {"reference_device": "cpu"}}.items():
+    choices = {"loaded": {}, "bfloat16": {"reference_dtype": "bfloat16"}, "host": {"reference_device": "cpu"}}
+    for name, options in choices.items():
         model, train = sections(options, {})
         alone = Reference(adapter, model, train, temperature=0.9, device="cpu").logprobs(rows, batches)
         spread = ShardedReference(group.rank, adapter, model, train, shard=ShardSection(), temperature=0.9).logprobs(rows, batches)
@@ -324,6 +326,7 @@ CHECKS: dict[str, Callable[[Group], Numbers]] = {
     "optimizer on host": lambda group: same(group, "tiny-qwen3-vl", BF16, {"optimizer_offload": "always"}),
     "activations": lambda group: same(group, "tiny-qwen3-vl", {"activation_offload": True, "gradient_checkpointing": False}),
     "padded": lambda group: same(group, "tiny-qwen3-vl", None, {"packing": False}),
+    "sequence": lambda group: same(group, "tiny-qwen3-vl", degree=2),
     "syncs": syncs,
     "start": start,
     "resume": resume,

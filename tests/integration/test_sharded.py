@@ -90,9 +90,10 @@ def test_two_ranks(tmp_path: Path) -> None:
 def test_options_over_two_ranks(tmp_path: Path) -> None:
     checks = ["bfloat16", "frozen", "frozen language", "lora", "lora bfloat16", "lora experts", "cpu offload", "no reshard", "hybrid"]
     checks += ["fused", "optimizer on host", "activations", "padded", "compiled"]
-    measured = run(tmp_path, 2, checks, seconds=580)
+    measured = run(tmp_path, 2, [*checks, "sequence"], seconds=580)
     for name in checks:
         check_same(measured, name)
+    check_same(measured, "sequence", parameters=1e-5)  # other sums in attention, and AdamW's first step goes by signs
     for one in measured:
         # A shard of float32 masters; frozen weights stay bfloat16, below adapters too.
         assert one["frozen"]["bytes"] < one["bfloat16"]["bytes"]
