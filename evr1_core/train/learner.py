@@ -68,8 +68,11 @@ class Learner(Protocol):
         """Of media, since the start, over all processes that prepare prompts."""
         ...
 
-    def save(self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint of itself, the tensors `more` and the `state` of the rest of the run."""
+    def save(
+        self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> Path:
+        """Write a checkpoint of itself, the tensors `more` and the `state` of the rest of the run; `metrics` are those of a validation
+        of these very weights."""
         ...
 
     def load(self, checkpoints: Checkpoints, path: Path) -> tuple[Named, dict[str, Any]]:
@@ -121,9 +124,11 @@ class LocalLearner:
     def counters(self) -> dict[str, int]:
         return self._counters.as_dict()
 
-    def save(self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any]) -> Path:
+    def save(
+        self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> Path:
         own = {"updates": self.policy.steps, "policy": self.policy.describe()}
-        return checkpoints.save(step, {**self.policy.tensors(), **more}, {**state, **own})
+        return checkpoints.save(step, {**self.policy.tensors(), **more}, {**state, **own}, metrics)
 
     def load(self, checkpoints: Checkpoints, path: Path) -> tuple[Named, dict[str, Any]]:
         tensors, state = checkpoints.load(path)

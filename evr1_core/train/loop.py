@@ -59,14 +59,19 @@ def fit(run: Run, validate: Validate | None = None) -> None:
         idle, taught = (0, taught + 1) if learned else (idle + 1, taught)
         if idle >= PATIENCE:
             run.save(step)
+            run.checkpoints.wait()
             raise selection.NoSignal(f"{PATIENCE} steps in a row without a group to learn from: {run.last_explanation}")
+        metrics = None
         if validate is not None and every and (step % every == 0 or step == last):
-            run.record.validation(step, validate(run, step))
+            metrics = validate(run, step)
+            run.record.validation(step, metrics)
         if step == last or (run.config.train.save_every and step % run.config.train.save_every == 0):
-            run.save(step)
+            run.save(step, metrics)
+        run.checkpoints.poll()
         if step == last < run.total_steps:
             run.record.note(f"the data is used up after step {step}: dynamic sampling drew more than one batch for some steps")
             break
+    run.checkpoints.wait()
     if len(run.surplus):
         run.record.note(f"{len(run.surplus)} groups with signal are left over; they wait in the checkpoint for a longer run")
     if not taught and start == 0:
@@ -128,7 +133,7 @@ def collect(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[
         kept += chosen
         tries += 1
     kept, surplus = kept[:wanted], kept[wanted:]
-    record.log({f"media/{name}": count - media[name] for name, count in run.learner.counters().items()})
+    record.log({f"media/{name}": count - media.get(name, 0) for name, count in run.learner.counters().items()})
     record.log({name: count - scoring[name] for name, count in run.pool.counters().items()})
     record.log(run.guidance.metrics(seen, since=guided))
     if len(run.guidance.refused) > guided["refused"]:

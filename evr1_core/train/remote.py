@@ -5,14 +5,16 @@ Only samples, token ids, log-probabilities and numbers travel; frames and model 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evr1_core.cluster.failure import WorkerFailure
 from evr1_core.cluster.group import WorkerGroup
 from evr1_core.config.models import RunConfig
 from evr1_core.data.prompts import PromptBuilder
@@ -22,6 +24,8 @@ from evr1_core.policy.forward import Row, micro_batches
 from evr1_core.rollout.engine import Answers, Engine, EngineContext, PromptMismatch
 from evr1_core.train.algorithm import Totals
 from evr1_core.train.batch import TrainBatch
+from evr1_core.train.checkpoint import Checkpoints
+from evr1_core.train.learner import Named
 from evr1_core.train.messages import Asked, Limits, Phase, Share, digest
 from evr1_core.train.shares import shares
 from evr1_core.train.update import Outcome, mini_batches
@@ -60,6 +64,7 @@ class Workers:
         except BaseException:
             self.close()
             raise
+        self.views: list[RemoteEngine] = []
         self.homes: dict[str, int] = {}
         """Sample id -> rank of the rollout group that made its prompt."""
         self.media: dict[int, dict[str, int]] = {}
@@ -132,6 +137,7 @@ class RemoteEngine:
     def __init__(self, workers: Workers, phase: Phase = "train") -> None:
         self.workers, self.phase = workers, phase
         self.weight_version = 0
+        workers.views.append(self)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answers]:
         """Each prompt is answered where it was made."""
@@ -166,9 +172,7 @@ class RemoteEngine:
 
     def of(self, phase: Phase) -> RemoteEngine:
         """The same engines for prompts of another phase, which have another media budget."""
-        view = RemoteEngine(self.workers, phase)
-        view.weight_version = self.weight_version
-        return view
+        return RemoteEngine(self.workers, phase)
 
 
 class RemoteLearner:
@@ -180,6 +184,8 @@ class RemoteLearner:
         self.has_reference = has_reference
         self.steps = 0
         self.degree = config.cluster.sequence_parallel
+        self.told = sum(workers.traffic().values())
+        """Bytes of traffic that were told."""
         self.media = frozenset(self.adapter.forbidden_token_ids)
 
     def frozen_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
@@ -223,17 +229,32 @@ class RemoteLearner:
             total.merge(other)
         metrics = total.metrics(batch, len(parts))
         self.steps += sum(len(values) for name, values in total.stepped.items() if name == "policy/lr")
+        return {**metrics, **self._load(batch, given)}
+
+    def _load(self, batch: TrainBatch, given: Sequence[Share]) -> dict[str, float]:
+        """How even the work was, and bytes to and from the workers per answer since the last update."""
         tokens = [sum(len(batch.rows[place]) for place in share.places) for share in given]
-        return {**metrics, "cluster/tokens_max_over_mean": max(tokens) * len(tokens) / max(1, sum(tokens))}
+        total = sum(self.workers.traffic().values())
+        sent, self.told = total - self.told, total
+        return {
+            "cluster/tokens_max_over_mean": max(tokens) * len(tokens) / max(1, sum(tokens)),
+            "cluster/bytes_per_answer": sent / len(batch.rows),
+        }
 
     def sync(self, engine: Engine, version: int) -> None:
         if self.workers.separate:
             taking = self.workers.rollout.begin("receive", version, phase="weights")
-            self.group.call("send", version, phase="weights")
+            sending = self.group.begin("send", version, phase="weights")
+            try:
+                sending.result()
+            except WorkerFailure:
+                taking.result()  # if an engine failed first, its reason is the one to tell
+                raise
             taking.result()
         else:
             self.group.call("sync", version, phase="weights")
-        engine.weight_version = version
+        for view in self.workers.views:
+            view.weight_version = version
 
     @contextmanager
     def aside(self, *, shared: bool) -> Iterator[None]:
@@ -249,6 +270,33 @@ class RemoteLearner:
 
     def notes(self) -> list[str]:
         return self.group.call("notes_of_policy", phase="start")[0]
+
+    def save(
+        self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> Path:
+        """Every rank writes its shards, the first one `more` too; the state of every rank's random generators goes along."""
+        found = self.group.call("describe", phase="checkpoint")
+        own = {"updates": self.steps, "policy": found[0]["policy"], "ranks": [one["random"] for one in found]}
+        needed = sum(one["bytes"] for one in found) + sum(tensor.nbytes for named in more.values() for tensor in named.values())
+        folder = checkpoints.begin(step, {**state, **own}, needed, metrics)
+        try:
+            each = [(more if rank == 0 else {},) for rank in range(self.group.size)]
+            self.group.call("save", str(folder.absolute()), checkpoints.background, each=each, phase="checkpoint")
+        except BaseException:
+            checkpoints.abandon()
+            raise
+        return checkpoints.finish(ranks=self.group.size)
+
+    def load(self, checkpoints: Checkpoints, path: Path) -> tuple[Named, dict[str, Any]]:
+        """Every rank reads its shards, however many ranks wrote them."""
+        tensors, state = checkpoints.load(path)
+        states = state.get("ranks", [])
+        same = len(states) == self.group.size
+        each = [(states[rank] if same else None,) for rank in range(self.group.size)]
+        arguments = (str(path.absolute()), state["updates"], state.get("policy"))
+        self.group.call("load", *arguments, each=each, phase="checkpoint")
+        self.steps = state["updates"]
+        return tensors, state
 
     def counters(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -75,8 +75,8 @@ class Run:
     agreement_checked: bool = False
     """Engine and trainer were compared since this start."""
 
-    def save(self, step: int) -> Path:
-        """A checkpoint from which `restore` goes on bit for bit."""
+    def save(self, step: int, metrics: Mapping[str, float] | None = None) -> Path:
+        """A checkpoint from which `restore` goes on bit for bit; `metrics` are those of a validation of these very weights."""
         state = {
             "step": step,
             "weight_version": self.engine.weight_version,
@@ -87,7 +87,7 @@ class Run:
             "surplus": self.surplus.state_dict(),
             "random": random_state(),
         }
-        return self.learner.save(self.checkpoints, step, self.surplus.tensors(), state)
+        return self.learner.save(self.checkpoints, step, self.surplus.tensors(), state, metrics)
 
     def restore(self) -> int:
         """Go on from `train.resume`; returns the last finished step, 0 for a fresh start."""
@@ -165,7 +165,7 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
         guidance=guidance,
         kl=Coefficient(algorithm.options),
         record=record,
-        checkpoints=Checkpoints(config.directory / "checkpoints", keep=config.train.keep, note=record.note),
+        checkpoints=open_checkpoints(config, record),
         total_steps=total,
     )
 
@@ -214,6 +214,18 @@ def cluster_device(config: RunConfig) -> str:
     import ray
 
     return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+
+
+def open_checkpoints(config: RunConfig, record: Record) -> Checkpoints:
+    section = config.train
+    return Checkpoints(
+        config.directory / "checkpoints",
+        keep=section.keep,
+        note=record.note,
+        background=section.save == "background",
+        best=section.best,
+        best_is=section.best_is,
+    )
 
 
 def note_rows(record: Record, rows: Rows, planned: DataPlan | None, builder: PromptBuilder) -> None:
@@ -268,6 +280,8 @@ def check_options(config: RunConfig, algorithm: Algorithm, rows: Rows) -> None:
     """Raises RequestError when trajectories are asked for and no row has one, and for an adaptive KL coefficient that could reach 0."""
     if config.guidance.mode != "off" and not any(sample.offline for sample in rows.samples):
         raise RequestError(f"guidance.mode={config.guidance.mode}, but none of {len(rows.samples)} rows has a trajectory (offline_output)")
+    if config.train.best is not None and not (config.data.validate_on and config.evaluate.every):
+        raise RequestError(f"train.best={config.train.best} needs a validation: give data.validate_on and evaluate.every")
     separate = config.cluster.backend == "ray" and config.rollout.placement == "separate"
     check_async(config.train.async_steps, separate, algorithm.options.dynamic_sampling, algorithm.options.surplus)
     options, answers = algorithm.options, config.train.batch_size * config.rollout.n

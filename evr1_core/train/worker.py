@@ -6,15 +6,18 @@ the frame cache, and stay here: the driver (`evr1_core.train.remote`) sees their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from evr1_core.cluster.channel import WeightsChannel
 from evr1_core.cluster.policy import ShardedPolicy, ShardedReference
 from evr1_core.cluster.prompts import PreparedPrompts
 from evr1_core.cluster.rank import Rank
@@ -23,11 +26,13 @@ from evr1_core.errors import Evr1Error
 from evr1_core.policy.forward import Row
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.reference import BaseReference
-from evr1_core.rollout.engine import Engine, EngineContext, PromptMismatch, open_engine, ranks_per_engine, update_engine
+from evr1_core.rollout.engine import Engine, EngineContext, PromptMismatch, open_engine, ranks_per_engine, update_engine, use_up
 from evr1_core.rollout.setup import model_name, open_builder, open_store
 from evr1_core.train.algorithm import Totals
 from evr1_core.train.batch import TrainBatch
 from evr1_core.train.checkpoint import random_state, set_random_state
+from evr1_core.train.checkpoint_files import Named, open_tensors, read_into
+from evr1_core.train.checkpoint_snapshot import Snapshot
 from evr1_core.train.messages import Asked, Built, Limits, Phase, Share, digest, light
 from evr1_core.train.run import run_algorithm, seed_everything
 from evr1_core.train.update import MiniBatch, Outcome, frozen_in, old_logprobs, run_updates
@@ -44,6 +49,8 @@ class PromptWorker:
         self.adapter = load_adapter(model_name(config), config.model.chat)
         self.store = open_store(config)
         self.notes: list[str] = []
+        self.made: set[str] = set()
+        """Sample ids of training prompts that may be held."""
         lenient = config.model_copy(update={"data": config.data.model_copy(update={"bad_rows": "exclude", "overlong": "exclude"})})
         self.builders = {
             "train": open_builder(config, self.adapter, self.store, "train"),
@@ -82,12 +89,14 @@ class PromptWorker:
             if budget is not None:
                 self.builders[phase].settle(sample, budget)
         found, excluded = self.prepared[phase].take(samples)
+        self.made |= {sample.id for sample in samples}
         notes, self.notes[:] = list(self.notes), []
         return Built([light(one) for one in found if one is not None], excluded, notes, self.store.counters.as_dict())
 
-    def release(self, sample_ids: Sequence[str]) -> None:
-        """These prompts are not needed any more."""
-        self.prepared["train"].release(sample_ids)
+    def forget(self) -> None:
+        """No prompt that was made so far is needed any more."""
+        self.prepared["train"].release(self.made)
+        self.made.clear()
 
     def generate(self, asked: Sequence[Asked], sampling: Sampling, phase: Phase) -> list[tuple[str, Any]]:
         """("answers", completions) or ("mismatch", (sample id, detail)) for each prompt."""
@@ -97,11 +106,15 @@ class PromptWorker:
         prompts = self._prompts(asked, phase)
         self.rank.progress.enter("rollout", [one.sample.id for one in asked], f"{sampling.n} answers to {len(asked)} prompts")
         found = self.engine.generate(prompts, sampling)
+        if phase == "evaluate":
+            self.prepared[phase].release([one.sample.id for one in asked])
         return [("mismatch", (one.sample_id, one.detail)) if isinstance(one, PromptMismatch) else ("answers", one) for one in found]
 
     def _prompts(self, asked: Sequence[Asked], phase: Phase) -> list[Prompt]:
         """The prompts themselves; one that isn't held (another rank made it, or memory was short) is made from the frame cache."""
         found, excluded = self.prepared[phase].take([one.sample for one in asked])
+        if phase == "train":
+            self.made |= {one.sample.id for one in asked}
         if excluded:
             first = excluded[0]
             raise Evr1Error(
@@ -154,6 +167,7 @@ class TrainWorker(PromptWorker):
         )
         self.reference = self._reference() if self.algorithm.options.uses_reference else None
         self.apart = ExitStack()
+        self.channel: WeightsChannel | None = None
         self.phase, self.passes = "start", 0
         self.policy.body.register_forward_pre_hook(self._alive)
 
@@ -211,6 +225,7 @@ class TrainWorker(PromptWorker):
         rows, plan = self._rows(share)
         parts = [MiniBatch(micro, total) for micro, total in zip(plan, totals, strict=True)]
         outcome = run_updates(self.policy, with_dummy(batch, rows), self.algorithm, parts, self._anywhere)
+        self.forget()
         return replace(outcome, sample_ids=tuple(name for name in outcome.sample_ids if name != DUMMY))
 
     def _rows(self, share: Share) -> tuple[list[Row], list[tuple[tuple[int, ...], ...]]]:
@@ -233,15 +248,72 @@ class TrainWorker(PromptWorker):
         self.rank.progress.enter("weights", detail=f"version {version}")
         update_engine(self.engine, self.policy.weights(), version)
 
-    def random_state(self) -> dict[str, Any]:
-        return random_state()
+    def listen(self, engines: int) -> str:
+        """Open the channel to engines in workers of their own; its address, from the first rank."""
+        if self.rank.rank:
+            return ""
+        host = urlsplit(self.rank.rendezvous).hostname or "127.0.0.1"
+        self.channel = WeightsChannel.listen(engines, host=host, device=self.rank.device, timeout=self.rank.timeout)
+        return self.channel.address
 
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        set_random_state(state)
+    def accept(self) -> None:
+        """Wait for the engines that were told the address."""
+        if self.channel is not None:
+            self.channel.accept()
+
+    def send(self, version: int) -> None:
+        """The present weights to all engines. Every rank takes part in gathering them; the first one sends."""
+        self.rank.progress.enter("weights", detail=f"sending version {version}")
+        if self.channel is not None:
+            self.channel.send(self.policy.weights(), version)
+        else:
+            use_up(self.policy.weights())
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint says of this rank: bytes of its tensors, state of its random generators, what is trained."""
+        size = Snapshot(self.policy.tensors(), self.rank.rank, self.rank.size, copy=False).bytes
+        return {"bytes": size, "random": random_state(), "policy": self.policy.describe()}
+
+    def save(self, folder: str, background: bool, more: Named) -> None:
+        """Write the tensors of this rank and `more` into the folder of a checkpoint, now or by a thread."""
+        self._begin("checkpoint")
+        snapshot = Snapshot({**self.policy.tensors(), **more}, self.rank.rank, self.rank.size, copy=background)
+        (snapshot.start if background else snapshot.write)(Path(folder))
+
+    def load(self, path: str, updates: int, described: Mapping[str, Any] | None, generators: Any) -> None:
+        """Go on from the tensors of a checkpoint; `generators` is the state of this rank's random generators, if as many ranks wrote it."""
+        self._begin("checkpoint")
+        stored = open_tensors(Path(path))
+        read_into(stored, self.policy.slots({kind: one.meta() for kind, one in stored.items()}, described))
+        self.policy.loaded(updates)
+        if generators is not None:
+            set_random_state(generators)
 
     def close(self) -> None:
         self.apart.close()
         super().close()
+
+
+class RolloutWorker(PromptWorker):
+    """An engine on GPUs of its own (`rollout.placement: separate`)."""
+
+    def __init__(self, rank: Rank, config: RunConfig, limits: Limits) -> None:
+        rank.join()
+        super().__init__(rank, config, limits, engine=True)
+
+    def build(self, samples: Sequence[Sample], budgets: Sequence[Budget | None], phase: Phase) -> Built:
+        self.forget()  # those before are answered; the policy's workers make their own
+        return super().build(samples, budgets, phase)
+
+    def connect(self, address: str) -> None:
+        """Meet the policy and the other engines, for weights."""
+        self.channel = WeightsChannel.connect(address, self.rank.rank, self.rank.size, device=self.rank.device, timeout=self.rank.timeout)
+
+    def receive(self, version: int) -> None:
+        """New weights from the policy."""
+        assert self.engine is not None
+        self.rank.progress.enter("weights", detail=f"receiving version {version}")
+        update_engine(self.engine, self.channel.receive(version), version)
 
 
 DUMMY = "(dummy)"
