@@ -17,13 +17,13 @@ from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 
 from evr1_core.errors import Evr1Error
 from evr1_core.rollout.engine import Answers, EngineContext, PromptMismatch, completion_seed
 from evr1_core.types import Prompt, Sampling
 from evr1_engines.vllm_arguments import Options, check_ranks, check_sleep, llm_arguments, prepare_environment, workers_per_engine
-from evr1_engines.vllm_ranks import own_groups_end, prepare_rank
+from evr1_engines.vllm_ranks import check_neighbours, own_groups, own_groups_end, prepare_rank
 from evr1_engines.vllm_requests import completion, parameters, prompt_mismatch, request
 from evr1_engines.vllm_weights import load_every_weight, named_once
 
@@ -54,6 +54,8 @@ class VLLMEngine:
                 from vllm import LLM
 
                 llm = LLM(**arguments, enable_sleep_mode=options.sleep != "off")
+            if self.ranks:
+                check_neighbours(self.workers, distributed.get_rank(), own_groups())
         self.llm = llm
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answers]:
