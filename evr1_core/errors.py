@@ -6,6 +6,7 @@ The command line prints the message alone (no traceback) and exits with `exit_co
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -19,6 +20,18 @@ class RequestError(Evr1Error):
     """The request is wrong: an unknown name or key, a missing file, a value that can't be."""
 
     exit_code = 2
+
+
+class Stopped(Evr1Error):
+    """Somebody asked the work to stop by a signal; what was done is kept. The exit code is that of a program which the signal ended."""
+
+    def __init__(self, message: str, name: str) -> None:
+        """`name`: of the signal, for example SIGTERM."""
+        self.signal, self.exit_code = name, 128 + signal.Signals[name].value
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[Stopped], tuple[str, str]]:
+        return Stopped, (str(self), self.signal)
 
 
 class MediaError(Evr1Error):

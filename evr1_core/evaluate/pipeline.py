@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.errors import RequestError, Stopped
 from evr1_core.evaluate.benchmark import Record, Report, aggregate
 from evr1_core.evaluate.degenerate import signs
 from evr1_core.evaluate.results import ResultStore
@@ -31,14 +31,6 @@ MAX_LEFT_OUT = 0.01
 
 Progress = Callable[[int, int], None]
 """(answered questions, all questions)."""
-
-
-class Stopped(Evr1Error):
-    """Somebody asked the evaluation to stop; what was answered is written."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        self.exit_code = exit_code
-        super().__init__(message)
 
 
 def evaluate(
@@ -90,7 +82,7 @@ def evaluate(
         done = before_left + stream.done
         raise Stopped(
             f"stopped by {stream.stopped}: {done} of {total} questions are done and written to {results.path}; the same command goes on",
-            128 + signal.Signals[stream.stopped].value,
+            stream.stopped,
         )
     records = results.records(samples, sampling.n)
     report = report_of(records, benchmark)

@@ -220,6 +220,11 @@ class Record:
                 self._rollouts.append(row)
 
     def _event(self, kind: str, text: str, step: int | None) -> None:
-        where = "" if step is None else f"step {step}: "
-        with (self.directory / "events.log").open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{now()} {kind} {where}{text.strip()}".replace("\n", "\\n") + "\n")
+        write_event(self.directory, kind, text, step)
+
+
+def write_event(directory: Path, kind: str, text: str, step: int | None = None) -> None:
+    """A line of events.log; `step` None is before the first, or between two starts."""
+    where = "" if step is None else f"step {step}: "
+    with (directory / "events.log").open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{now()} {kind} {where}{text.strip()}".replace("\n", "\\n") + "\n")
