@@ -172,6 +172,11 @@ class WorkerGroup:
     def size(self) -> int:
         return len(self.actors)
 
+    @property
+    def closed(self) -> bool:
+        """Its processes are gone: a call failed, or somebody closed it."""
+        return self._closed
+
     def call(self, method: str, *common: Any, each: Sequence[tuple[Any, ...]] | None = None, phase: str = "") -> list[Any]:
         """`method(*common, *each[rank])` on every rank: the results by rank. Raises RequestError, WorkerFailure."""
         return self.begin(method, *common, each=each, phase=phase).result()

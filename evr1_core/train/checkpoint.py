@@ -18,7 +18,7 @@ Who writes:
     checkpoints.finish(ranks=size)                           the driver; returns at once with `background`
 
     checkpoints.poll()                                       at the end of every step: raises what went wrong meanwhile
-    checkpoints.wait()                                       at the end of the run
+    checkpoints.wait()                                       at the end of the run; checkpoints.close() when it failed
 
 Who reads: `checkpoints.load(path)` gives tensors that are read when they are asked for, written by however many ranks;
 `checkpoint_files.read_into` fills those of a process in place, DTensors too.
@@ -50,6 +50,12 @@ from evr1_core.record.files import next_free, publish, write_atomic
 from evr1_core.train.checkpoint_files import CheckpointError, Named, Stored, gigabytes, open_tensors, size_of
 from evr1_core.train.checkpoint_manifest import collect, find_fault, metrics_of, write_manifest
 from evr1_core.train.checkpoint_snapshot import Snapshot, explain
+
+STALL = 600.0
+"""Seconds without a byte written by any rank, after which a write has failed."""
+
+CLOSING = 30.0
+"""The same at the end of a run that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class Checkpoints:
         self._writing: Writing | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._patience = STALL
 
     def save(self, step: int, tensors: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> Path:
         """Write the checkpoint of `step`, then remove the ones beyond `keep`. `metrics`: of a validation of these very weights.
@@ -127,14 +134,18 @@ class Checkpoints:
         # The workers of a run that was killed may write on for a moment: never into this one.
         folder = self.directory / f".writing-{final.name}-{secrets.token_hex(4)}"
         folder.mkdir()
+        self._patience = STALL
         self._writing = Writing(folder, final, text, dict(metrics or {}), needed)
         return folder
 
-    def finish(self, ranks: int = 1) -> Path:
-        """Wait for all ranks, check what they wrote, and give the checkpoint its name; with `background` a thread does that."""
+    def finish(self, ranks: int = 1, alive: Callable[[], bool] = lambda: True) -> Path:
+        """Wait for all ranks, check what they wrote, and give the checkpoint its name; with `background` a thread does that.
+
+        `alive`: whether the ranks are still there; when they aren't, what is not written by then never will be.
+        """
         writing = self._writing
         assert writing is not None, "finish comes after begin"
-        self._thread = threading.Thread(target=self._complete, args=(writing, ranks), name="checkpoints", daemon=True)
+        self._thread = threading.Thread(target=self._complete, args=(writing, ranks, alive), name="checkpoints", daemon=True)
         self._thread.start()
         if not self.background:
             self.wait()
@@ -156,16 +167,28 @@ class Checkpoints:
         if error is not None:
             raise error
 
-    def abandon(self) -> None:
-        """Give up a write that was begun and not finished."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            shutil.rmtree(writing.folder, ignore_errors=True)
+    def close(self) -> None:
+        """At the end of a run that failed: a write on its way is finished, unless it stands still. Its error is noted, not raised, since
+        another one is on its way."""
+        self._patience = CLOSING
+        try:
+            self.wait()
+        except (CheckpointError, OSError) as error:
+            self._note(str(error))
 
-    def _complete(self, writing: Writing, ranks: int) -> None:
+    def abandon(self) -> None:
+        """Give up a write that was begun: its ranks are gone."""
+        self._patience = 0.0
+        if self._thread is not None:
+            self._thread.join()
+        if self._writing is not None:
+            shutil.rmtree(self._writing.folder, ignore_errors=True)
+        self._thread = self._writing = self._error = None
+
+    def _complete(self, writing: Writing, ranks: int, alive: Callable[[], bool]) -> None:
         """From the files of all ranks to a checkpoint; runs in a thread."""
         try:
-            files = collect(writing.folder, ranks)
+            files = collect(writing.folder, ranks, lambda: self._patience if alive() else 0.0)
             write_manifest(writing.folder, files, writing.state, writing.metrics)
             self._set_aside(writing.final)
             publish(writing.folder, writing.final)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,11 @@ from evr1_core.train.checkpoint_snapshot import outcome_path
 FORMAT = 2
 """Version of the layout; a newer one is refused. 2 knows files of ranks, 1 did not."""
 
-STALL = 600.0
-"""Seconds without a byte written by any rank, after which a write has failed."""
 
-
-def collect(folder: Path, ranks: int) -> Files:
+def collect(folder: Path, ranks: int, patience: Callable[[], float]) -> Files:
     """What all ranks wrote, once each has said so; the files that say it are gone then.
 
-    Raises CheckpointError with the reason of a rank, or when nothing happens any more.
+    Raises CheckpointError with the reason of a rank, or when nothing was written for `patience()` seconds.
     """
     outcomes: dict[int, Any] = {}
     seen, since = -1, time.monotonic()
@@ -39,9 +36,9 @@ def collect(folder: Path, ranks: int) -> Files:
             break
         written = sum(path.stat().st_size for path in folder.iterdir())
         seen, since = (written, time.monotonic()) if written != seen else (seen, since)
-        if time.monotonic() - since > STALL:
+        if (still := time.monotonic() - since) > patience():
             late = ", ".join(str(rank) for rank in range(ranks) if rank not in outcomes)
-            raise CheckpointError(f"rank {late} wrote nothing for {STALL:.0f} s: see its log, and whether the disk answers")
+            raise CheckpointError(f"rank {late} wrote nothing for {still:.0f} s: see its log, and whether the disk answers")
         time.sleep(0.05)
     for rank in range(ranks):
         outcome_path(folder, rank).unlink()

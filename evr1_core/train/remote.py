@@ -285,7 +285,7 @@ class RemoteLearner:
         except BaseException:
             checkpoints.abandon()
             raise
-        return checkpoints.finish(ranks=self.group.size)
+        return checkpoints.finish(ranks=self.group.size, alive=lambda: not self.group.closed)
 
     def load(self, checkpoints: Checkpoints, path: Path) -> tuple[Named, dict[str, Any]]:
         """Every rank reads its shards, however many ranks wrote them."""

@@ -117,6 +117,7 @@ class Run:
     def close(self) -> None:
         if self.ahead is not None:
             self.ahead.close()
+        self.checkpoints.close()
         self.pool.close()
         self.engine.close()
         self.store.close()
