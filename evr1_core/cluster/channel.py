@@ -10,8 +10,8 @@ what it gets (`use_up`).
 
 Sender and engines form a process group beside the world that each may belong to: a store of its own, no global state, no name shared
 with it. Weights are broadcast in messages: names, types and shapes as JSON, then their bytes. Small weights go together up to
-`bucket_bytes`, a larger one alone. So the sender holds one bucket beside the weight that was gathered last, and an engine the
-bucket or weight under way, beside those whose weights it has not used yet.
+`bucket_bytes`, a larger one alone. So the sender holds one bucket beside the weight that was gathered last, and an engine the message
+under way beside those whose weights it has not used yet, as a rule the one before.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class WeightsChannel:
         except RuntimeError as error:
             late = self.engines - self.store.add("engines", 0)
             raise Evr1Error(
-                f"weights: {late} of {self.engines} engines did not come to {self.address} in {self.timeout:.0f} s: {error}"
+                f"weights: {late} of {self.engines} engines did not come to {self.address} in {self.timeout:.0f} s: {_short(error)}"
             ) from error
 
     @classmethod
@@ -84,7 +84,9 @@ class WeightsChannel:
             channel = cls(store, number + 1, engines, device, timeout)
             channel._meet()
         except RuntimeError as error:
-            raise Evr1Error(f"engine {number} could not meet the policy and the other engines at {address} for weights: {error}") from error
+            raise Evr1Error(
+                f"engine {number} could not meet the policy and the other engines at {address} for weights: {_short(error)}"
+            ) from error
         channel.address = address
         return channel
 
@@ -106,9 +108,11 @@ class WeightsChannel:
         try:
             return self._send(rest, version)
         except Exception as error:
-            if not self._failure:  # the engines can still be told
-                self._describe({"version": version, "stopped": f"{type(error).__name__}: {error}"[:2000]})
-            use_up(rest)
+            try:
+                if not self._failure:  # the engines can still be told
+                    self._describe({"version": version, "stopped": f"{type(error).__name__}: {error}"[:2000]})
+            finally:
+                use_up(rest)
             raise
 
     def _send(self, weights: Iterator[tuple[str, Tensor]], version: int) -> int:
@@ -189,7 +193,7 @@ class WeightsChannel:
             group.broadcast(tensor, 0).wait()
         except RuntimeError as error:
             who = "an engine" if self.rank == 0 else "the policy or another engine"
-            self._fail(f"{who} ended or was silent for {self.timeout:.0f} s while weights were under way: {error}")
+            self._fail(f"{who} ended or was silent for {self.timeout:.0f} s while weights were under way: {_short(error)}")
 
     def _finish(self) -> None:
         """On GPUs the host is ahead of the copies: an update is done when they are."""
@@ -204,8 +208,15 @@ class WeightsChannel:
 
     def close(self) -> None:
         self._failure = self._failure or "the channel was closed"
+        if self._data is not None and self._data is not self._control:
+            self._data.abort()  # copies that are under way would keep its end waiting for a peer that is gone
         self._control = self._data = None
 
 
 def _aligned(place: int) -> int:
     return -(-place // ALIGNED) * ALIGNED
+
+
+def _short(error: RuntimeError) -> str:
+    """What torch says went wrong, without its advice."""
+    return str(error).partition(". ")[0][:500]
