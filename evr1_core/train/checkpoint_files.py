@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def write_parts(directory: Path, parts: Mapping[str, Mapping[str, Part]], rank: 
     for kind, named in parts.items():
         if not named and rank:
             continue
-        pieces = list(split({name: part.tensor for name, part in named.items()}))
+        pieces = list(split((name, part.tensor) for name, part in named.items()))
         stem = kind if size == 1 else f"{kind}-rank-{rank:05d}-of-{size:05d}"
         for name, piece in zip(piece_names(stem, len(pieces)), pieces, strict=True):
             path = directory / name
@@ -268,12 +268,12 @@ def fill(stored: Stored, name: str, slot: Tensor) -> None:
         stored.read(name, slot.detach(), (0,) * slot.dim())
 
 
-def split(named: Mapping[str, Tensor], limit: int | None = None) -> Iterator[dict[str, Tensor]]:
+def split(named: Iterable[tuple[str, Tensor]], limit: int | None = None) -> Iterator[dict[str, Tensor]]:
     """Pieces of at most `limit` bytes, at least one tensor each, in order; one empty piece for no tensors."""
     limit = PIECE if limit is None else limit
     piece: dict[str, Tensor] = {}
     total = 0
-    for name, tensor in named.items():
+    for name, tensor in named:
         if piece and total + tensor.nbytes > limit:
             yield piece
             piece, total = {}, 0

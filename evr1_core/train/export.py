@@ -3,17 +3,25 @@
 Weights come from the checkpoint; everything else (configuration, tokenizer, processor, chat template, generation
 config) from the directory of the model that was trained. Adapters are merged into that model's weights, or written as
 a directory that peft loads. The result is loaded and compared with the checkpoint before it gets its name.
+
+Tensors are read one by one and written in files of at most `checkpoint_files.PIECE` bytes: of the weights no more than that is in
+memory, whether one process or many ranks saved them. The comparison holds the loaded model. Adapters are merged in the
+model that they belong to, which is let go before that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from evr1_core.config.models import LoraSection
@@ -22,7 +30,7 @@ from evr1_core.policy.load import load_adapter
 from evr1_core.policy.lora import Lora, fingerprint, is_adapter, saved_name
 from evr1_core.record.files import publish, write_atomic
 from evr1_core.train.checkpoint import Checkpoints, read_checkpoint
-from evr1_core.train.checkpoint_files import CheckpointError, check_piece, same, separate, split
+from evr1_core.train.checkpoint_files import CheckpointError, Named, Stored, bits, check_piece, piece_names, same, separate, split
 from evr1_core.train.checkpoint_manifest import find_fault
 
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
@@ -45,43 +53,107 @@ def export(checkpoint: Path, base: Path, out: Path, *, adapter_only: bool = Fals
     tensors, state = read_checkpoint(checkpoint)
     if adapter_only and "adapters" not in tensors:
         raise RequestError(f"--adapter: {checkpoint} holds whole weights; leave it out")
-    weights = trained_adapters(base, tensors["adapters"], state["policy"]) if "adapters" in tensors else tensors["model"]
+    if "adapters" not in tensors and "model" not in tensors:
+        raise RequestError(f"{checkpoint} holds neither weights nor adapters")
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".exporting-{out.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        if isinstance(weights, Lora) and adapter_only:
-            write_adapter(temporary, weights, base)
+        if adapter_only:
+            write_adapter(temporary, trained_adapters(base, tensors["adapters"], state["policy"]), base)
         else:
-            write_model(temporary, weights.merged().weights() if isinstance(weights, Lora) else weights, base)
+            write_model(temporary, trained_weights(tensors, state.get("policy", {}), base), base)
         origin = {"checkpoint": str(checkpoint), "base": str(base), "step": state.get("step")}
         write_atomic(temporary / "evr1.json", json.dumps(origin) + "\n")
         publish(temporary, out)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise Evr1Error(f"{out} could not be written: {error}; {shutil.disk_usage(out.parent).free / 1e9:.1f} GB are free") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return out
 
 
-class Stored:
-    """Weights of a checkpoint in the place of a model, as `ModelAdapter.engine_weights` reads it."""
+def trained_weights(tensors: Named, described: Mapping[str, Any], base: Path) -> Mapping[str, Tensor]:
+    """Every weight by the model's own names, made when it is asked for, in the type of the policy's passes."""
+    if "adapters" in tensors:
+        return trained_adapters(base, tensors["adapters"], described).merged().weights()
+    return InType(tensors["model"], described.get("dtype"))
+
+
+class InType(Mapping[str, Tensor]):
+    """Weights of a checkpoint. Ranks keep and save float32 masters alone: the policy is what they are rounded to."""
+
+    def __init__(self, named: Mapping[str, Tensor], dtype: str | None) -> None:
+        self._named = named
+        types = {tensor.dtype for tensor in of_meta(named) if tensor.is_floating_point()}
+        self._dtype: torch.dtype | None = getattr(torch, dtype) if dtype is not None and types == {torch.float32} else None
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._named[name]
+        return tensor.to(self._dtype) if self._dtype is not None and tensor.is_floating_point() else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
+def of_meta(named: Mapping[str, Tensor]) -> Iterable[Tensor]:
+    """The tensors for their types and shapes, without reading them."""
+    return named.meta().values() if isinstance(named, Stored) else named.values()
+
+
+class Remembered(Mapping[str, Tensor]):
+    """Weights in the place of a model, as `ModelAdapter.engine_weights` reads it, with the hash of each that was given out."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
-        self.named = named
+        self._named = named
+        self.hashes: dict[str, str] = {}
+        self.dtype: torch.dtype | None = None
+        """Of the first one."""
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        return self.named
+        return self
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._named[name]
+        self.hashes[name] = digest(tensor)
+        self.dtype = self.dtype or tensor.dtype
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def forget(self) -> None:
+        """Let go of the weights; their hashes stay."""
+        self._named = {}
+
+
+def digest(tensor: Tensor) -> str:
+    """Of type, shape and bits."""
+    found = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    found.update(bits(tensor).numpy().data)
+    return found.hexdigest()
 
 
 def write_model(directory: Path, named: Mapping[str, Tensor], base: Path) -> None:
     """A whole model in the layout of its family's releases, loaded back and compared."""
     copy_rest(base, directory)
-    released: Any = load_adapter(str(base)).engine_weights(Stored(named))  # type: ignore[arg-type]
-    write_weights(directory, dict(released))
-    declare_dtype(directory / "config.json", next(iter(named.values())).dtype)
-    check(directory, named)
+    weights = Remembered(named)
+    del named
+    released: Any = load_adapter(str(base)).engine_weights(weights)  # type: ignore[arg-type]
+    write_weights(directory, released)
+    unread = set(weights) - weights.hashes.keys()
+    if unread or weights.dtype is None:
+        raise Evr1Error(f"the family of {base} leaves out {len(unread)} of the trained weights, for example {min(unread, default='all')}")
+    weights.forget()
+    declare_dtype(directory / "config.json", weights.dtype)
+    check(directory, weights.hashes, weights.dtype)
 
 
 def trained_adapters(base: Path, tensors: Mapping[str, Tensor], described: Mapping[str, Any]) -> Lora:
@@ -105,7 +177,6 @@ def trained_adapters(base: Path, tensors: Mapping[str, Tensor], described: Mappi
 def write_adapter(directory: Path, lora: Lora, base: Path) -> None:
     """Settings and tensors as peft writes them, loaded back by peft onto the base and compared. Raises Evr1Error naming what differs."""
     from peft import PeftModel
-    from safetensors.torch import save_file
     from transformers import AutoModelForImageTextToText
 
     named = {saved_name(name): tensor.detach() for name, tensor in lora.tensors().items()}
@@ -122,7 +193,8 @@ def write_adapter(directory: Path, lora: Lora, base: Path) -> None:
 
 
 def find_checkpoint(place: Path, step: int | None = None, note: Callable[[str], None] | None = None) -> Path:
-    """The checkpoint that a run, its `checkpoints` folder or a checkpoint itself names; `note` hears of damaged ones that are skipped.
+    """The checkpoint that a run, its `checkpoints` folder or a checkpoint itself names; RUN/20, RUN/step-000020 and RUN/best too. `note`
+    hears of damaged ones that are skipped.
 
     Raises RequestError listing what is there.
     """
@@ -130,8 +202,14 @@ def find_checkpoint(place: Path, step: int | None = None, note: Callable[[str], 
         if step is not None and place.name != f"step-{step:06d}":
             raise RequestError(f"{place} is one checkpoint: --step {step} goes with the folder of the run")
         return place
+    best, named = False, re.fullmatch(r"best|(?:step-)?(\d+)", place.name)
+    if named is not None and not place.exists() and place.parent.is_dir():
+        if step is not None:
+            raise RequestError(f"{place} names one checkpoint: --step {step} goes with the folder of the run")
+        place, best, step = place.parent, named[1] is None, None if named[1] is None else int(named[1])
     folder = place / "checkpoints" if (place / "checkpoints").is_dir() else place
     there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
+    step = best_step(folder) if best else step
     if step is not None:
         found = folder / f"step-{step:06d}"
         if not found.is_dir():
@@ -141,6 +219,17 @@ def find_checkpoint(place: Path, step: int | None = None, note: Callable[[str], 
     if latest is None:
         raise RequestError(f"no complete checkpoint in {folder}; it has: {', '.join(there) or 'none'}")
     return latest
+
+
+def best_step(folder: Path) -> int:
+    try:
+        return int(json.loads((folder / "best.json").read_text(encoding="utf-8"))["step"])
+    except FileNotFoundError:
+        raise RequestError(
+            f"{folder} knows no best checkpoint: train.best names the metric, and a step must be validated and saved"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{folder / 'best.json'} is damaged ({error}): name a step") from error
 
 
 def base_of(checkpoint: Path) -> str:
@@ -173,29 +262,32 @@ def declare_dtype(config: Path, dtype: torch.dtype) -> None:
     write_atomic(config, json.dumps(changed(json.loads(config.read_text(encoding="utf-8"))), indent=2, ensure_ascii=False) + "\n")
 
 
-def write_weights(directory: Path, named: Mapping[str, Tensor]) -> None:
-    """One file, or pieces with the index that transformers reads."""
-    from safetensors.torch import save_file
+def write_weights(directory: Path, named: Iterable[tuple[str, Tensor]]) -> None:
+    """One file, or pieces with the index that transformers reads; no more than a piece is in memory."""
+    pieces: list[list[str]] = []
+    total = 0
+    for piece in split(named):
+        path = directory / f"piece-{len(pieces)}.safetensors"
+        save_file(separate(piece), path, metadata={"format": "pt"})
+        check_piece(path, piece)
+        pieces.append(list(piece))
+        total += sum(tensor.nbytes for tensor in piece.values())
+        piece.clear()  # before the next one is read
+    names = piece_names("model", len(pieces))
+    for number, name in enumerate(names):
+        (directory / f"piece-{number}.safetensors").rename(directory / name)
+    if len(pieces) > 1:
+        index = {tensor: name for name, piece in zip(names, pieces, strict=True) for tensor in piece}
+        content = {"metadata": {"total_size": total}, "weight_map": index}
+        write_atomic(directory / "model.safetensors.index.json", json.dumps(content, indent=1) + "\n")
 
-    parts = list(split(named))
-    if len(parts) == 1:
-        names = ["model.safetensors"]
-    else:
-        names = [f"model-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)]
-        index = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
-        total = {"total_size": sum(tensor.nbytes for tensor in named.values())}
-        write_atomic(directory / "model.safetensors.index.json", json.dumps({"metadata": total, "weight_map": index}, indent=1) + "\n")
-    for name, part in zip(names, parts, strict=True):
-        save_file(separate(part), directory / name, metadata={"format": "pt"})
-        check_piece(directory / name, part)
 
-
-def check(directory: Path, named: Mapping[str, Tensor]) -> None:
-    """Load model and processor as a user would, offline, and compare every tensor. Raises Evr1Error naming what differs."""
+def check(directory: Path, hashes: Mapping[str, str], dtype: torch.dtype) -> None:
+    """Load model and processor as a user would, offline, and compare every tensor with the one that was written, by its hash. Raises
+    Evr1Error naming what differs."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     AutoProcessor.from_pretrained(directory, local_files_only=True)
-    dtype = next(iter(named.values())).dtype
     loaded: Any = AutoModelForImageTextToText.from_pretrained(
         directory, dtype=dtype, local_files_only=True, output_loading_info=True, low_cpu_mem_usage=True
     )
@@ -204,9 +296,9 @@ def check(directory: Path, named: Mapping[str, Tensor]) -> None:
     if strange:
         raise Evr1Error(f"the exported model does not load as its family: {strange}; is {directory.name} made from another base model?")
     own = model.state_dict()
-    wrong = [name for name, tensor in named.items() if name not in own or not same(own[name], tensor)]
+    wrong = [name for name, found in hashes.items() if name not in own or digest(own[name]) != found]
     # A tied tensor is stored once and stands in the model under a second name; anything else must be in the checkpoint.
-    places = {own[name].data_ptr() for name in named if name in own}
-    wrong += [name for name in own if name not in named and own[name].data_ptr() not in places]
+    places = {own[name].data_ptr() for name in hashes if name in own}
+    wrong += [name for name in own if name not in hashes and own[name].data_ptr() not in places]
     if wrong:
         raise Evr1Error(f"the exported model loads with other weights: {len(wrong)} tensors differ, for example {wrong[0]}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
 from evr1_core.specs import ModelSpec
 from evr1_core.testing.media import make_media, make_prompt
+from evr1_core.train import checkpoint_files
 from evr1_core.train.checkpoint import Checkpoints
+from evr1_core.train.checkpoint_files import Part, Stored, same
+from evr1_core.train.checkpoint_snapshot import Snapshot
 from evr1_core.train.export import export
 
 MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
@@ -49,6 +54,62 @@ def test_a_trained_model_loads_as_its_family(name: str, tmp_path: Path) -> None:
         found = answer_logprobs(exported.load_model(torch.float32), exported, rows, packing=True, temperature=0.9, device="cpu")
     assert float((trained - before).abs().max()) > 1e-2
     torch.testing.assert_close(found, trained, rtol=0, atol=1e-5)
+
+
+def test_no_more_than_a_piece_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the checkpoint gives out and what is alive of it, by the bytes of tensors; read from shards of three ranks."""
+    adapter: Any = load_adapter("tiny-qwen3-vl")
+    policy = Policy(adapter, ModelSection(dtype="float32"), TrainSection(), temperature=1.0, device="cpu", total_steps=2)
+    named = policy.tensors()["model"]
+    checkpoint = thirds(tmp_path / "checkpoints", named, policy.describe())
+    whole, largest = sum(one.nbytes for one in named.values()), max(one.nbytes for one in named.values())
+    monkeypatch.setattr(checkpoint_files, "PIECE", largest)
+    alive: dict[int, int] = {}
+    seen, peak = set(), 0
+
+    def counted(self: Stored, name: str) -> torch.Tensor:
+        nonlocal peak
+        found = given(self, name)
+        seen.add(name)
+        alive[id(found)] = found.nbytes
+        weakref.finalize(found, alive.pop, id(found))
+        peak = max(peak, sum(alive.values()))
+        return found
+
+    given = Stored.__getitem__
+    monkeypatch.setattr(Stored, "__getitem__", counted)
+    out = export(checkpoint, adapter.directory, tmp_path / "out")
+    assert seen == named.keys() and peak <= 2 * largest < whole / 3
+    assert len(list(out.glob("model-*-of-*.safetensors"))) > 5
+    exported = load_adapter(str(out)).load_model(torch.float32)
+    assert all(same(parameter, named[name]) for name, parameter in exported.named_parameters())
+
+
+def thirds(folder: Path, named: Mapping[str, torch.Tensor], described: Mapping[str, Any]) -> Path:
+    """A checkpoint as three ranks write it."""
+    store = Checkpoints(folder)
+    writing = store.begin(1, {"policy": described, "step": 1})
+    for rank in range(3):
+        snapshot = Snapshot({}, rank, 3)
+        parts: dict[str, Part] = {}
+        for name, tensor in named.items():
+            rows = tensor.chunk(3)
+            if rank < len(rows):
+                offset = sum(len(one) for one in rows[:rank])
+                parts[name] = Part(rows[rank], (offset, *[0] * (tensor.dim() - 1)), tuple(tensor.shape))
+        snapshot.parts = {"model": parts}
+        snapshot.write(writing)
+    return store.finish(ranks=3)
+
+
+def test_masters_of_ranks_are_exported_in_the_type_of_the_policy(tmp_path: Path) -> None:
+    adapter: Any = load_adapter("tiny-qwen3-vl")
+    named = dict(adapter.load_model(torch.float32).named_parameters())
+    checkpoint = Checkpoints(tmp_path / "checkpoints").save(1, {"model": named}, {"policy": {"dtype": "bfloat16"}})
+    out = export(checkpoint, adapter.directory, tmp_path / "out")
+    assert "float32" not in (out / "config.json").read_text()
+    exported = load_adapter(str(out)).load_model(torch.bfloat16)
+    assert all(same(parameter, named[name].to(torch.bfloat16)) for name, parameter in exported.named_parameters())
 
 
 @pytest.mark.parametrize(("name", "expert"), [("tiny-qwen3-vl-moe", (4, 128, 96)), ("tiny-qwen3-5-moe", (4, 96, 128))])
