@@ -15,6 +15,7 @@ from torch import Tensor
 from evr1_core.policy.forward import Row
 from evr1_core.policy.policy import Policy
 from evr1_core.policy.reference import BaseReference, Reference
+from evr1_core.record.resources import Reading
 from evr1_core.rollout.engine import Engine
 from evr1_core.train.algorithm import Algorithm
 from evr1_core.train.batch import TrainBatch
@@ -66,6 +67,14 @@ class Learner(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Of media, since the start, over all processes that prepare prompts."""
+        ...
+
+    def readings(self) -> list[Reading]:
+        """Memory and disks of the workers' machines; empty where there are none beside this process."""
+        ...
+
+    def checkpoint_bytes(self) -> int:
+        """How large a checkpoint becomes, as far as is known before the first update."""
         ...
 
     def save(
@@ -123,6 +132,17 @@ class LocalLearner:
 
     def counters(self) -> dict[str, int]:
         return self._counters.as_dict()
+
+    def readings(self) -> list[Reading]:
+        return []  # the driver's own, which it makes itself
+
+    def checkpoint_bytes(self) -> int:
+        tensors = self.policy.tensors()
+        known = sum(tensor.nbytes for named in tensors.values() for tensor in named.values())
+        if any(name.startswith("exp_avg") for name in tensors["optimizer"]):
+            return known
+        moments = 2 if self.policy.section.optimizer == "adamw_8bit" else 8
+        return known + moments * sum(one.numel() for one in self.policy.model.parameters() if one.requires_grad)
 
     def save(
         self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import torch
 
-from evr1_core.errors import Evr1Error, RequestError
+from evr1_core.cluster.watch import ShortOfMemory, Watch
+from evr1_core.errors import Evr1Error, RequestError, Stopped
 from evr1_core.record.record import StepRecord
 from evr1_core.rollout.engine import Answers, PromptMismatch, all_answered
 from evr1_core.scoring.score import cause, rollout_value
@@ -22,6 +24,7 @@ from evr1_core.train import selection
 from evr1_core.train.ahead import Ahead
 from evr1_core.train.batch import Known, TrainBatch, credit, drawn_before, rows_of
 from evr1_core.train.run import Run
+from evr1_core.train.stop import StopRequest
 from evr1_core.train.update import mismatch
 from evr1_core.types import Completion, Exclusion, Group, Prompt, Rollout, Sampling
 
@@ -38,44 +41,76 @@ PATIENCE = 5
 """Steps in a row without anything to learn from, after which the run stops with an explanation."""
 
 
-def fit(run: Run, validate: Validate | None = None) -> None:
-    """Train from the last checkpoint, or from the start, to the last step."""
+def fit(run: Run, validate: Validate | None = None, stop: StopRequest | None = None) -> None:
+    """Train from the last checkpoint, or from the start, to the last step. Raises Stopped where `stop` was requested meanwhile, and
+    ShortOfMemory, ShortOfDisk where the machine has too little left to go on."""
+    watch, stop = Watch(run.config), stop or StopRequest()
     start = run.restore()
     if start >= run.total_steps:
         raise RequestError(f"run {run.config.name!r} has done its {run.total_steps} steps already: raise train.steps, or give another name")
     if run.used_up():
         raise RequestError(f"run {run.config.name!r} has drawn all its data in {start} steps: raise train.epochs, or give another name")
+    watch.check_start(run.learner.checkpoint_bytes(), run.learner.readings())
     run.record.resume(start)
     if run.config.train.async_steps:
         run.ahead = Ahead(partial(collect_more, run), run.record, run.order.state_dict, run.config.train.async_steps)
-    every, last = run.config.evaluate.every, run.total_steps
     if start == 0 and validate is not None and run.config.evaluate.first:
         run.record.validation(0, validate(run, 0))
+    with stop.deferred():
+        taught = train_steps(run, start, validate, stop, watch)
+    run.checkpoints.wait()
+    if len(run.surplus):
+        run.record.note(f"{len(run.surplus)} groups with signal are left over; they wait in the checkpoint for a longer run")
+    if not taught and start == 0:
+        raise selection.NoSignal(f"no step had a group to learn from, the weights are as they were: {run.last_explanation}")
+
+
+def train_steps(run: Run, start: int, validate: Validate | None, stop: StopRequest, watch: Watch) -> int:
+    """The steps after `start` with their validations and checkpoints; returns how many had something to learn from."""
+    every, last = run.config.evaluate.every, run.total_steps
     idle, taught = 0, 0
     for step in range(start + 1, last + 1):
-        with run.record.step(step) as record:
+        with run.record.step(step) as record, stop.step():
             learned = train_step(run, record, step)
+            record.log(watch.check_step(run.learner.readings()))
         last = step if run.used_up() else last
         idle, taught = (0, taught + 1) if learned else (idle + 1, taught)
         if idle >= PATIENCE:
             run.save(step)
             run.checkpoints.wait()
             raise selection.NoSignal(f"{PATIENCE} steps in a row without a group to learn from: {run.last_explanation}")
-        metrics = None
-        if validate is not None and every and (step % every == 0 or step == last):
-            metrics = validate(run, step)
-            run.record.validation(step, metrics)
+        metrics, due = None, validate is not None and every > 0 and (step % every == 0 or step == last)
+        if validate is not None and due and not stop.requested and watch.trouble is None:
+            try:
+                metrics = validate(run, step)
+                run.record.validation(step, metrics)
+            except Stopped as stopped:  # the validation heard the signal
+                stop.request(stopped.signal)
+        ending = stop.requested and (step < last or (due and metrics is None))
+        if ending or watch.trouble is not None:
+            end_early(run, step, stop, watch)
         if step == last or (run.config.train.save_every and step % run.config.train.save_every == 0):
             run.save(step, metrics)
         run.checkpoints.poll()
         if step == last < run.total_steps:
             run.record.note(f"the data is used up after step {step}: dynamic sampling drew more than one batch for some steps")
             break
+    return taught
+
+
+def end_early(run: Run, step: int, stop: StopRequest, watch: Watch) -> NoReturn:
+    """Save the finished step and say why the run ends here. On a full disk nothing is saved: the last checkpoint is whole, and stays."""
+    if watch.trouble is not None:
+        run.record.warn(str(watch.trouble), step)
+        if isinstance(watch.trouble, ShortOfMemory):
+            run.save(step)
+            run.checkpoints.wait()
+        raise watch.trouble
+    path = run.save(step)
     run.checkpoints.wait()
-    if len(run.surplus):
-        run.record.note(f"{len(run.surplus)} groups with signal are left over; they wait in the checkpoint for a longer run")
-    if not taught and start == 0:
-        raise selection.NoSignal(f"no step had a group to learn from, the weights are as they were: {run.last_explanation}")
+    stopped = stop.stopped(step, path, run.config.train.resume)
+    run.record.note(str(stopped))
+    raise stopped
 
 
 def train_step(run: Run, record: StepRecord, step: int) -> bool:
