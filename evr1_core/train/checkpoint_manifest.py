@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def collect(folder: Path, ranks: int, patience: Callable[[], float]) -> Files:
             raise CheckpointError(reason if ranks == 1 else f"rank {rank}: {reason}")
         if len(outcomes) == ranks:
             break
-        written = sum(path.stat().st_size for path in folder.iterdir())
+        written = bytes_in(folder)
         seen, since = (written, time.monotonic()) if written != seen else (seen, since)
         if (still := time.monotonic() - since) > patience():
             late = ", ".join(str(rank) for rank in range(ranks) if rank not in outcomes)
@@ -43,6 +44,15 @@ def collect(folder: Path, ranks: int, patience: Callable[[], float]) -> Files:
     for rank in range(ranks):
         outcome_path(folder, rank).unlink()
     return {name: entry for rank in range(ranks) for name, entry in outcomes[rank]["files"].items()}
+
+
+def bytes_in(folder: Path) -> int:
+    """Of its files; a temporary one may get its name meanwhile."""
+    found = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            found += path.stat().st_size
+    return found
 
 
 def write_manifest(folder: Path, files: Files, state: str, metrics: Mapping[str, float]) -> None:

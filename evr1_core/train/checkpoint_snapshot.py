@@ -85,6 +85,7 @@ def outcome_path(folder: Path, rank: int) -> Path:
 def explain(error: Exception, folder: Path, needed: int) -> str:
     """Why a checkpoint wasn't written, with what it needs and what is free."""
     free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
-    full = getattr(error, "errno", None) in FULL or "No space left" in str(error)
+    # safetensors gives the number in its text alone.
+    full = getattr(error, "errno", None) in FULL or any(f"os error {number}" in str(error) for number in FULL)
     remedy = "free some, for example by removing older checkpoints" if full else "see the reason, and whether the folder can be written"
     return f"{error}. It needs {gigabytes(needed)}, {gigabytes(free)} are free: {remedy}"
