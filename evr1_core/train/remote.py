@@ -21,6 +21,7 @@ from evr1_core.data.prompts import PromptBuilder
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.forward import Row, micro_batches
+from evr1_core.record.resources import Reading
 from evr1_core.rollout.engine import Answers, Engine, EngineContext, PromptMismatch
 from evr1_core.train.algorithm import Totals
 from evr1_core.train.batch import TrainBatch
@@ -270,6 +271,14 @@ class RemoteLearner:
 
     def notes(self) -> list[str]:
         return self.group.call("notes_of_policy", phase="start")[0]
+
+    def readings(self) -> list[Reading]:
+        # Engines that draw answers ahead are busy, and would be waited for.
+        groups = [self.group] if self.config.train.async_steps else self.workers.groups
+        return [one for group in groups for one in group.call("reading", group.name, phase="resources")]
+
+    def checkpoint_bytes(self) -> int:
+        return sum(one["bytes"] for one in self.group.call("describe", phase="resources"))
 
     def save(
         self, checkpoints: Checkpoints, step: int, more: Named, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None

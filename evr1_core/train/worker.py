@@ -21,11 +21,13 @@ from evr1_core.cluster.channel import WeightsChannel
 from evr1_core.cluster.policy import ShardedPolicy, ShardedReference
 from evr1_core.cluster.prompts import PreparedPrompts
 from evr1_core.cluster.rank import Rank
+from evr1_core.cluster.watch import folders
 from evr1_core.config.models import RunConfig
 from evr1_core.errors import Evr1Error
 from evr1_core.policy.forward import Row
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.reference import BaseReference
+from evr1_core.record.resources import Reading, reading
 from evr1_core.rollout.engine import Engine, EngineContext, PromptMismatch, open_engine, ranks_per_engine, update_engine, use_up
 from evr1_core.rollout.setup import model_name, open_builder, open_store
 from evr1_core.train.algorithm import Totals
@@ -130,6 +132,10 @@ class PromptWorker:
                 )
         return prompts
 
+    def reading(self, group: str) -> Reading:
+        """Memory and disks of this machine, and what this process uses."""
+        return reading(f"{group} rank {self.rank.rank}", folders(self.config))
+
     def sleep(self) -> None:
         assert self.engine is not None
         self.rank.progress.enter("weights", detail="engine goes to sleep")
@@ -180,6 +186,7 @@ class TrainWorker(PromptWorker):
             self.config.model,
             self.config.train,
             shard=self.config.cluster.shard,
+            sequence=self.policy.sequence,
             temperature=self.config.rollout.temperature,
         )
 
