@@ -27,16 +27,16 @@ class Sign:
     """It waits for other ranks: the innermost frame of its working thread is in torch.distributed."""
 
 
-def choose_late(signs: Mapping[int, Sign], deadline: float) -> int | None:
-    """The rank that the others wait for, where it or they have waited for longer than `deadline` seconds.
+def choose_late(signs: Mapping[int, Sign], deadline: float, silence: float) -> int | None:
+    """The rank that the others wait for, where it or they have made no progress for longer than `deadline` seconds.
 
-    A rank that gives no answer is late. Else it is the one that is not inside a collective, then the one that is behind, then the one
-    that has been quiet for longest. As long as that one moves, the others wait for it up to twice the deadline.
+    A rank that has given no answer for `silence` seconds is late. Else it is the one that is not inside a collective, then the one that
+    is behind, then the one that has been quiet for longest. As long as that one moves, the others wait for up to twice the deadline.
     """
     if not signs:
         return None
     mute = max(signs, key=lambda rank: signs[rank].silent)
-    if signs[mute].silent > deadline:
+    if signs[mute].silent > silence:
         return mute
     late = min(signs, key=lambda rank: (signs[rank].waits, signs[rank].steps, -signs[rank].quiet))
     longest = max(sign.quiet for sign in signs.values())
@@ -53,7 +53,7 @@ class Heartbeat:
     """Asks the actors of a group for their state, without waiting for the answers."""
 
     def __init__(self, actors: Sequence[Any], deadline: float) -> None:
-        self._actors, self.deadline = actors, deadline
+        self._actors, self._deadline = actors, deadline
         self._begun = time.monotonic()
         self._asked: dict[int, Any] = {}
         self._states: dict[int, dict[str, Any]] = {}
@@ -77,14 +77,18 @@ class Heartbeat:
                     self._states[rank], self._heard[rank] = ray.get(asked), time.monotonic()
             self._asked[rank] = self._actors[rank].status.options(concurrency_group="control").remote()
 
-    def late(self, ranks: Sequence[int]) -> tuple[int, Sign, dict[int, dict[str, Any]]] | None:
-        """The late rank, how it was seen, and what was seen of all; None while the call goes on as it should."""
+    def late(self, ranks: Sequence[int], over: bool = False) -> tuple[int, Sign, dict[int, dict[str, Any]]] | None:
+        """The late rank, how it was seen, and what was seen of all; None while the call goes on as it should.
+
+        `over`: the time of the whole call is over, so that one of them is late in any case.
+        """
+        deadline, silence = (0.0, LOOK_SECONDS) if over else (self._deadline, self._deadline)
         signs = {rank: self._sign(rank) for rank in ranks}
-        if all(max(sign.quiet, sign.silent) <= self.deadline for sign in signs.values()):
+        if all(sign.quiet <= deadline and sign.silent <= silence for sign in signs.values()):
             return None
         seen = self._look(ranks)
         signs = {rank: self._sign(rank, in_collective(seen.get(rank, {}).get("stack", ""))) for rank in ranks}
-        late = choose_late(signs, self.deadline)
+        late = choose_late(signs, deadline, silence)
         return None if late is None else (late, signs[late], seen)
 
     def _sign(self, rank: int, waits: bool = False) -> Sign:

@@ -27,7 +27,7 @@ class Pending:
     """Made by WorkerGroup.begin. One group runs one call at a time."""
 
     def __init__(self, group: WorkerGroup, calls: Sequence[Any], phase: str, *, quiet: float, total: float = math.inf) -> None:
-        """`quiet`: seconds that a rank may go without progress; `total`: seconds that the call may take."""
+        """`quiet`: seconds that a rank may go without progress; `total`: seconds that a start may take."""
         self._group, self._phase, self._total = group, phase, total
         self._waiting = {call: rank for rank, call in enumerate(calls)}
         self._values: dict[int, Any] = {}
@@ -36,6 +36,8 @@ class Pending:
         self._lost: dict[int, str] = {}
         self._others: list[str] = []
         self._heartbeat = Heartbeat(group.actors, quiet)
+        knob, seconds = ("deadline", quiet) if total == math.inf else ("start_deadline", group.section.start_deadline)
+        self._limit = f" (cluster.{knob}={seconds:g})"
         self._begun = self._head_seen = self._beaten = time.monotonic()
         self._end = math.inf
         self._done = False
@@ -93,9 +95,7 @@ class Pending:
             return
         ranks = sorted(self._waiting.values())
         self._heartbeat.beat(ranks)
-        if now - self._begun > self._total:
-            self._heartbeat.deadline = 0.0
-        late = self._heartbeat.late(ranks)
+        late = self._heartbeat.late(ranks, over=now - self._begun > self._total)
         if late is not None:
             rank, sign, seen = late
             self._faults.append(self._hung(rank, sign, seen.get(rank, {})))
@@ -106,14 +106,14 @@ class Pending:
         """The fault of a rank that is late."""
         place = self._group.places[rank]
         if seen:
-            text = f"hung for {sign.quiet:,.0f} s"
+            text = f"hung for {sign.quiet:,.0f} s{self._limit}"
             stack = f"Its working thread (most recent call last):\n{seen['stack']}"
         else:
+            left = self._group.on_node(rank, remains, place["log"], place["oom_kills"]) or {}
             found = self._group.on_node(rank, stacks, place["pid"], place["started"], place["log"]) or {}
             stopped = " and is stopped by a signal (SIGSTOP)" if found.get("letter", "") in ("T", "t") else ""
-            text = f"gave no sign of life for {sign.silent:,.0f} s{stopped}"
+            text = f"gave no sign of life for {sign.silent:,.0f} s{self._limit}{stopped}"
             stack = found.get("stack", "")
-            left = self._group.on_node(rank, remains, place["log"], place["oom_kills"]) or {}
             seen = {**self._heartbeat.state(rank), "lines": left.get("lines", []), **left.get("state", {})}
         return self._fault(rank, {**seen, "what": text, "traceback": stack})
 

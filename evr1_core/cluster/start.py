@@ -38,7 +38,9 @@ def start_ray(section: ClusterSection) -> bool:
     except ImportError as error:
         raise RequestError("cluster.backend=ray needs Ray, which is not installed: pip install 'evr1[ray]'") from error
     if ray.is_initialized():
-        return False
+        if answers(ray.get_runtime_context().gcs_address):
+            return False
+        ray.shutdown()  # its head is gone: a later one may be there
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray aborts a program a minute after its head is gone. Calls of worker groups notice that earlier, and say so.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
