@@ -131,10 +131,12 @@ def plain(adapter: ModelAdapter, rank: Rank) -> dict[str, Any]:
     for one in found.values():
         dist.all_reduce(one)
     with torch.no_grad():
+        unchanged = outputs(AnswerOutputs(model, adapter), batches[0])
         first, other = (outputs(body, rows_of(adapter, BATCHES[0], shift)) for shift in (0, 1))
     return {
         "outputs": difference,
         "gradient": apart(found, gradient),
+        "unchanged": torch.equal(unchanged, expected[0]),
         "tokens": all(tokens),
         "patches": patches,
         "memory": share,
@@ -162,9 +164,9 @@ def refused(body: AnswerOutputs, batches: Sequence[Sequence[Row]], rank: Rank) -
 
 
 def sharded(adapter: ModelAdapter, rank: Rank) -> dict[str, Any]:
-    """Pairs of ranks share rows, each pair others; the model is sharded over all ranks."""
+    """Pairs of ranks share rows, each pair others, the second one text alone at first; the model is sharded over all ranks."""
     pairs = rank.size // 2
-    shares = [[rows_of(adapter, BATCHES[(turn + pair) % len(BATCHES)]) for turn in range(2)] for pair in range(pairs)]
+    shares = [[rows_of(adapter, BATCHES[(turn - pair) % len(BATCHES)]) for turn in range(2)] for pair in range(pairs)]
     expected, gradient, _ = alone(adapter, [rows for share in shares for rows in share])
     model = adapter.load_model(torch.float32)
     model.train()
@@ -185,7 +187,7 @@ def sharded(adapter: ModelAdapter, rank: Rank) -> dict[str, Any]:
 
 def main(place: int, world: int, file: str, cases: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=place, world_size=world, timeout=timedelta(seconds=200))
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=place, world_size=world, timeout=timedelta(seconds=400))
     rank = Rank(rank=place, size=world)
     found = {}
     for case in cases:
