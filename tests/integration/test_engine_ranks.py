@@ -20,14 +20,14 @@ NEAR = 1e-5
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank saw."""
+@pytest.fixture(scope="module", params=["tiny-qwen3-vl", "tiny-qwen3-vl-moe"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank saw. Experts are laid out anew for vLLM, and cut by it over two ranks."""
     meet = tmp_path_factory.mktemp("ranks") / "meet"
     command = [sys.executable, "-m", "tests.integration.engine_ranks"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen([*command, str(rank), str(meet), "tiny-qwen3-vl"], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE)
+        subprocess.Popen([*command, str(rank), str(meet), request.param], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE)
         for rank in range(WORLD)
     ]
     try:
