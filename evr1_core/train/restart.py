@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evr1_core.cluster.failure import WorkerFailure
+from evr1_core.cluster.start import stop_ray
 
 Mark = tuple[int, int]
 """A checkpoint: its step, and when it was written. A run that starts anew writes the steps of an earlier history again."""
@@ -50,6 +51,8 @@ def with_restarts(
             restarts += 1
             where = f"from the checkpoint of step {found[0]}" if found[0] else "from the beginning, as there is no checkpoint yet"
             note(f"restart {restarts} of {limit}, {where}, after: {failure}")
+            if failure.fault.rank < 0:
+                stop_ray()  # the cluster itself failed: where it was started for this run, the next start brings a new one
 
 
 def refusal(failure: WorkerFailure, restarts: int, limit: int, fruitless: int, stopping: bool) -> str | None:

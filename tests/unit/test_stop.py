@@ -100,6 +100,15 @@ def test_a_run_goes_on_after_its_workers_failed() -> None:
     assert story.notes[1].startswith("restart 2 of 2, from the checkpoint of step 3, after: policy rank 1 of 2 was killed by signal 9")
 
 
+def test_a_cluster_of_its_own_that_failed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = []
+    monkeypatch.setattr("evr1_core.train.restart.stop_ray", lambda: stopped.append(True))
+    Story((1, failure()), (1, None)).run(limit=1)
+    assert not stopped
+    Story((1, WorkerFailure("policy", 2, Fault(-1, "Ray's head is gone"))), (1, None)).run(limit=1)
+    assert stopped == [True]
+
+
 def test_the_limit_holds() -> None:
     story = Story((1, failure()), (1, failure()), (1, None))
     with pytest.raises(WorkerFailure):
