@@ -188,7 +188,7 @@ class Checkpoints:
     def _complete(self, writing: Writing, ranks: int, alive: Callable[[], bool]) -> None:
         """From the files of all ranks to a checkpoint; runs in a thread."""
         try:
-            files = collect(writing.folder, ranks, lambda: self._patience if alive() else 0.0)
+            files = collect(writing.folder, ranks, lambda: self._patience, alive)
             write_manifest(writing.folder, files, writing.state, writing.metrics)
             self._set_aside(writing.final)
             publish(writing.folder, writing.final)

@@ -18,14 +18,16 @@ FORMAT = 2
 """Version of the layout; a newer one is refused. 2 knows files of ranks, 1 did not."""
 
 
-def collect(folder: Path, ranks: int, patience: Callable[[], float]) -> Files:
+def collect(folder: Path, ranks: int, patience: Callable[[], float], alive: Callable[[], bool]) -> Files:
     """What all ranks wrote, once each has said so; the files that say it are gone then.
 
-    Raises CheckpointError with the reason of a rank, or when nothing was written for `patience()` seconds.
+    Raises CheckpointError with the reason of a rank, when nothing was written for `patience()` seconds, and when
+    the ranks are not `alive()` any more.
     """
     outcomes: dict[int, Any] = {}
     seen, since = -1, time.monotonic()
     while len(outcomes) < ranks:
+        there = alive()  # asked first: what they wrote before they ended counts
         for rank in range(ranks):
             if rank not in outcomes and outcome_path(folder, rank).is_file():
                 outcomes[rank] = json.loads(outcome_path(folder, rank).read_text(encoding="utf-8"))
@@ -37,8 +39,10 @@ def collect(folder: Path, ranks: int, patience: Callable[[], float]) -> Files:
             break
         written = bytes_in(folder)
         seen, since = (written, time.monotonic()) if written != seen else (seen, since)
+        late = ", ".join(str(rank) for rank in range(ranks) if rank not in outcomes)
+        if not there:
+            raise CheckpointError(f"rank {late} ended before all was written")
         if (still := time.monotonic() - since) > patience():
-            late = ", ".join(str(rank) for rank in range(ranks) if rank not in outcomes)
             raise CheckpointError(f"rank {late} wrote nothing for {still:.0f} s: see its log, and whether the disk answers")
         time.sleep(0.05)
     for rank in range(ranks):

@@ -84,7 +84,8 @@ def main(rank: int, file: str, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     save(store, 2, spread(tensors, two) if rank < 2 else {}, rank, 2)
     save(store, 4, spread(tensors, hybrid), rank, WORLD)
-    for step in (2, 4):
+    save(store, 6, tensors, rank, 1)
+    for step in (2, 4, 6):
         stored = open_tensors(folder / f"checkpoints/step-{step:06d}")
         for name, mesh in {"two": two, "four": four, "hybrid": hybrid}.items():
             if name != "two" or rank < 2:

@@ -1,4 +1,4 @@
-"""Checkpoints in shards: written by 2 and by 2 x 2 processes, read by 1, 2 and 4, bit for bit, and by the policy of one process."""
+"""Checkpoints in shards: written by 1, 2 and 2 x 2 processes, read by 1, 2 and 4, bit for bit, and by the policy of one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evr1_core.config.models import ModelSection, TrainSection
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
 from evr1_core.train.checkpoint import Checkpoints
-from evr1_core.train.checkpoint_files import same, separate
+from evr1_core.train.checkpoint_files import CheckpointError, same, separate
 from tests.integration.checkpoint_ranks import WORLD, Tensors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def test_shards_are_read_by_any_number_of_processes(tmp_path: Path) -> None:
         for process in ranks:
             process.kill()
     assert all(process.returncode == 0 for process in ranks)
-    for output, count in zip(outputs, (7, 7, 5, 5), strict=True):
+    for output, count in zip(outputs, (10, 10, 7, 7), strict=True):
         found = json.loads(output.strip().splitlines()[-1])
         assert len(found) == count and all(found.values()), found
 
@@ -85,6 +85,7 @@ def test_shards_are_read_by_any_number_of_processes(tmp_path: Path) -> None:
         assert all(same(kinds[kind][name], tensor) for kind, named in policy.tensors().items() for name, tensor in named.items())
         assert sum(file.stat().st_size for file in path.glob("*.safetensors")) < 1.1 * (tmp_path / "whole.safetensors").stat().st_size
 
+    assert store.latest() == tmp_path / "checkpoints/step-000006", "of one process, read by ranks above"
     torn = tmp_path / "checkpoints/step-000004/optimizer-rank-00001-of-00004.safetensors"
     with torn.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
@@ -92,6 +93,7 @@ def test_shards_are_read_by_any_number_of_processes(tmp_path: Path) -> None:
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
     assert "optimizer-rank-00001-of-00004.safetensors has other content" in str(store.fault(torn.parent))
-    assert store.latest() == tmp_path / "checkpoints/step-000002"
+    with pytest.raises(CheckpointError, match="step-000004 can't be used: optimizer-rank-00001-of-00004.safetensors has other content"):
+        store.load(torn.parent)
     torn.unlink()
     assert "optimizer-rank-00001-of-00004.safetensors is missing" in str(store.fault(torn.parent))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from evr1_core.specs import ModelSpec
 from evr1_core.testing.media import make_media, make_prompt
 from evr1_core.train import checkpoint_files
 from evr1_core.train.checkpoint import Checkpoints
-from evr1_core.train.checkpoint_files import Part, Stored, same
-from evr1_core.train.checkpoint_snapshot import Snapshot
+from evr1_core.train.checkpoint_files import Stored, same
 from evr1_core.train.export import export
+from tests.support.checkpoints import thirds
 
 MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
 
@@ -83,23 +82,6 @@ def test_no_more_than_a_piece_is_in_memory(tmp_path: Path, monkeypatch: pytest.M
     assert len(list(out.glob("model-*-of-*.safetensors"))) > 5
     exported = load_adapter(str(out)).load_model(torch.float32)
     assert all(same(parameter, named[name]) for name, parameter in exported.named_parameters())
-
-
-def thirds(folder: Path, named: Mapping[str, torch.Tensor], described: Mapping[str, Any]) -> Path:
-    """A checkpoint as three ranks write it."""
-    store = Checkpoints(folder)
-    writing = store.begin(1, {"policy": described, "step": 1})
-    for rank in range(3):
-        snapshot = Snapshot({}, rank, 3)
-        parts: dict[str, Part] = {}
-        for name, tensor in named.items():
-            rows = tensor.chunk(3)
-            if rank < len(rows):
-                offset = sum(len(one) for one in rows[:rank])
-                parts[name] = Part(rows[rank], (offset, *[0] * (tensor.dim() - 1)), tuple(tensor.shape))
-        snapshot.parts = {"model": parts}
-        snapshot.write(writing)
-    return store.finish(ranks=3)
 
 
 def test_masters_of_ranks_are_exported_in_the_type_of_the_policy(tmp_path: Path) -> None:
