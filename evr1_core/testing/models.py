@@ -330,6 +330,20 @@ def _weights(subject: Subject) -> None:
     subject.require(blocks and len(own) == len(set(own)), "blocks() must be layers that share no parameter")
 
 
+def _empty(subject: Subject) -> None:
+    """`empty_model` makes the modules of `load_model` without memory: ranks that get a shard start with it."""
+    empty = subject.adapter.empty_model(torch.float32)
+
+    def tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+        return [*model.named_parameters(), *model.named_buffers()]
+
+    held = [name for name, tensor in tensors(empty) if not tensor.is_meta]
+    subject.require(not held, f"empty_model: {', '.join(held[:3])} must be on the meta device")
+    found, wanted = ({name: (tuple(one.shape), one.dtype) for name, one in tensors(model)} for model in (empty, subject.model))
+    other = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
+    subject.require(not other, f"empty_model: {', '.join(other[:3])} aren't as load_model makes them")
+
+
 RULES: dict[str, Callable[[Subject], None]] = {
     "planned-tokens": _planned,
     "medium-anywhere": _anywhere,
@@ -342,4 +356,5 @@ RULES: dict[str, Callable[[Subject], None]] = {
     "freeze": _freeze,
     "text": _text,
     "weights": _weights,
+    "empty": _empty,
 }

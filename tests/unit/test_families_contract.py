@@ -77,6 +77,11 @@ class ReadsControlTokens(Qwen2VL):
         return self.tokenizer.decode(list(token_ids))
 
 
+class LoadsAnyway(Qwen2VL):
+    def empty_model(self, *arguments: Any, **more: Any) -> Any:
+        return self.load_model(*arguments, **more)
+
+
 def broken(adapter: type[Qwen2VL], rule: str) -> str:
     (spec,) = [offer.spec for offer in plugins.find_all(NAME)]
     subject = Subject(spec, NAME)  # type: ignore[arg-type]
@@ -99,6 +104,7 @@ def broken(adapter: type[Qwen2VL], rule: str) -> str:
         (SendsAWeightTwice, "weights", "twice"),
         (KeepsAWeight, "weights", "numbers, the model has"),
         (ReadsControlTokens, "text", "must be one token that decode leaves out"),
+        (LoadsAnyway, "empty", "must be on the meta device"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
