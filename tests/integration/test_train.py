@@ -378,18 +378,18 @@ def test_a_gradient_that_is_no_number_ends_the_run_after_its_last_good_step(
 def test_disk_full_while_saving_keeps_the_last_checkpoint(
     settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evr1_core.train import checkpoint
+    from evr1_core.train import checkpoint_snapshot
 
-    written = checkpoint.write_checkpoint
+    written = checkpoint_snapshot.write_parts
 
-    def full_at_four(directory: Path, tensors: Any, state: str) -> None:
-        if directory.name.endswith("000004"):
+    def full_at_four(directory: Path, *parts: Any) -> Any:
+        if "000004" in directory.name:
             (directory / "model.safetensors").write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        written(directory, tensors, state)
+        return written(directory, *parts)
 
     with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="No space left.*The last checkpoint is untouched"):
-        patch.setattr(checkpoint, "write_checkpoint", full_at_four)
+        patch.setattr(checkpoint_snapshot, "write_parts", full_at_four)
         train(settings)
     run = start(settings)
     try:
