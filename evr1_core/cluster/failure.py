@@ -101,8 +101,10 @@ def choose_cause(faults: Sequence[Fault]) -> tuple[Fault, list[Fault]]:
     return ordered[0], ordered[1:]
 
 
-def ended(ray_text: str, remains: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process died of, by what Ray says and by what it left behind (`remains`)."""
+def ended(ray_text: str, remains: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a process died of, by what Ray says and by what it left behind (`remains`; None where its node does not answer)."""
+    if remains is None or re.search(r"node has died|node was (terminated|dead)|node it was running on is dead|NodeDied", ray_text):
+        return {"what": "is gone with its node", "traceback": ray_text}
     lines, crash = list(remains.get("lines", ())), remains.get("crash", "")
     rest = {"lines": lines, "traceback": crash}
     if remains.get("oom_kills", 0) > 0:
@@ -113,15 +115,19 @@ def ended(ray_text: str, remains: Mapping[str, Any]) -> dict[str, Any]:
         return {"what": f"crashed: {_first(crash).strip('* ')}", **rest}
     if "SIGTERM" in ray_text:
         return {"what": "was ended by signal 15 (SIGTERM)", **rest}
-    if re.search(r"node has died|node was (terminated|dead)|node it was running on is dead|NodeDied", ray_text):
-        return {"what": "is gone with its node", **rest, "traceback": ray_text}
-    if "End of file" in ray_text or "Socket closed" in ray_text or "connection error code" in ray_text:
+    if remains.get("alive"):
+        return {"what": "lost its connection to this program, though its process lives", **rest, "traceback": ray_text}
+    if re.search(r"End of file|Socket closed|reset by peer|connection error code", ray_text):
         return {"what": "was killed by signal 9, or left by os._exit: its process ended without a word", **rest}
     return {"what": "ended", **rest, "traceback": ray_text}
 
 
-def remains(log: str, oom_kills: int) -> dict[str, Any]:
-    """What a process left on this machine. `oom_kills` is the kernel's count of an earlier moment."""
+def remains(place: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process left on this machine: its last lines, its state, whether it crashed, and how many were killed for lack of memory."""
+    log, pid = str(place["log"]), int(place["pid"])
+    end = time.monotonic() + 2.0
+    while (alive := process_start(pid) == place["started"] and _stat(pid)[0] != "Z") and time.monotonic() < end:
+        time.sleep(0.1)  # it closes its connections before it is gone
     path = Path(log)
     lines = tail(path, None)
     start = next((number for number, line in enumerate(lines) if CRASH.match(line)), len(lines))
@@ -129,7 +135,13 @@ def remains(log: str, oom_kills: int) -> dict[str, Any]:
     with suppress(OSError, ValueError):  # it ended before its first state: the last heartbeat has to do
         state = json.loads(path.with_suffix(".state").read_text(encoding="utf-8"))
     crash = "\n".join(_crash(lines[start:]))
-    return {"lines": lines[:start][-SHOWN_LINES:], "crash": crash, "state": state, "oom_kills": count_oom_kills() - oom_kills}
+    return {
+        "lines": lines[:start][-SHOWN_LINES:],
+        "crash": crash,
+        "state": state,
+        "oom_kills": count_oom_kills() - int(place["oom_kills"]),
+        "alive": alive,
+    }
 
 
 def _crash(lines: Sequence[str]) -> list[str]:

@@ -109,7 +109,7 @@ class Pending:
             text = f"hung for {sign.quiet:,.0f} s{self._limit}"
             stack = f"Its working thread (most recent call last):\n{seen['stack']}"
         else:
-            left = self._group.on_node(rank, remains, place["log"], place["oom_kills"]) or {}
+            left = self._group.on_node(rank, remains, place) or {}
             found = self._group.on_node(rank, stacks, place["pid"], place["started"], place["log"]) or {}
             stopped = " and is stopped by a signal (SIGSTOP)" if found.get("letter", "") in ("T", "t") else ""
             text = f"gave no sign of life for {sign.silent:,.0f} s{self._limit}{stopped}"
@@ -145,9 +145,8 @@ class Pending:
         raise WorkerFailure(group.name, group.size, cause, others, self._others)
 
     def _post_mortem(self, fault: Fault) -> Fault:
-        place = self._group.places[fault.rank]
-        left = self._group.on_node(fault.rank, remains, place["log"], place["oom_kills"]) or {}
-        state = {**self._heartbeat.state(fault.rank), **left.get("state", {})}
+        left = self._group.on_node(fault.rank, remains, self._group.places[fault.rank])
+        state = {**self._heartbeat.state(fault.rank), **(left or {}).get("state", {})}
         return self._fault(fault.rank, {**state, **ended(self._lost[fault.rank], left), "at": fault.at})
 
     def _head_answers(self) -> bool:

@@ -32,7 +32,7 @@ class Worker:
     """Its ranks meet over gloo, without waiting for it to be a policy."""
 
     def __init__(self, rank: Rank, greeting: str = "", join: bool = True, fail: str = "") -> None:
-        self.rank, self.greeting = rank, greeting
+        self.rank, self.greeting, self.joined = rank, greeting, join
         if fail == "raise" and rank.rank == 1:
             print("about to fail")
             raise ValueError("no weights")
@@ -70,7 +70,13 @@ class Worker:
         while self.rank.rank == 1 and time.monotonic() < end:
             self.rank.progress.enter("rollout", ["clip-1"], "piece")
             time.sleep(0.2)
-        self.total(1)
+        if self.joined:
+            self.total(1)
+        return seconds
+
+    def nap(self, seconds: float) -> float:
+        self.rank.progress.enter("update", ["clip-3"], "waiting")
+        time.sleep(seconds)
         return seconds
 
     def fault(self, how: str) -> object:
@@ -111,8 +117,13 @@ def main(folder: str, phase: str, address: str | None = None) -> None:
         "tests.integration.faults:Worker", {}, size=2, device="cpu", section=section, logs=Path(folder) / "logs", name="policy"
     )
     print(json.dumps({"pids": group.pids(), "places": group.places, "head": group.head}), flush=True)
+    pending = group.begin("work", 600.0, phase=phase)
     try:
-        group.call("work", 600.0, phase=phase)
+        try:
+            pending.result()
+        except KeyboardInterrupt:
+            print(json.dumps({"interrupted": True}), flush=True)
+            pending.result()
     except Evr1Error as error:
         print(json.dumps({"failure": str(error), "kind": type(error).__name__}), flush=True)
     stop_ray()

@@ -229,13 +229,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def test_driver_killed_with_signal_9_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupt_reaches_the_driver_alone_and_a_kill_leaves_nothing(tmp_path: Path) -> None:
     driver, found = start_driver(tmp_path, "update")
     family = children(driver.pid)
     try:
         port = found["places"][0]["port"]
         assert set(found["pids"]) <= set(family) and alive(found["pids"]) == found["pids"] and len(family) > 4
-        driver.send_signal(signal.SIGINT)  # not handled by the workers; the driver gets it alone
+        time.sleep(3.0)  # until it waits for the call
+        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
+        assert driver.stdout is not None and "interrupted" in next(line for line in driver.stdout if line.startswith("{"))
+        time.sleep(1.0)
+        assert alive(found["pids"]) == found["pids"] and driver.poll() is None, "no worker ends, and the call goes on"
     finally:
         driver.kill()
         driver.wait(timeout=30)
@@ -283,3 +287,25 @@ def test_lost_head_ends_the_driver_with_that_message(tmp_path: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         subprocess.run(["rm", "-rf", str(temp)], check=True)
+
+
+def test_two_nodes(tmp_path: Path) -> None:
+    """Ranks of a node are neighbours, GPUs are counted, and a node that goes down is named."""
+    command = [sys.executable, "-m", "tests.integration.group_nodes", str(tmp_path)]
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "EVR1_TEST_NODES": str(tmp_path)}
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    finally:
+        for pid in processes_with(f"EVR1_TEST_NODES={tmp_path}"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    nodes = [place["node"] for place in found["places"]]
+    assert nodes == [found["own"]] * 2 + [nodes[3]] * 2 and nodes[3] != found["own"]
+    assert [place["gpus"] for place in found["places"]] == [["0"], ["1"], ["0"], ["1"]] and found["local"] == [0, 1, 0, 1]
+    assert found["with 5"].startswith("rollout.workers=5 needs 5 GPUs, Ray has 4")
+    assert found["with 1"].startswith("rollout.workers=1 needs 1 GPUs, 0 of Ray's 4 are free")
+    first, second, *_ = found["failure"].splitlines()
+    assert first.startswith("policy rank ") and first.endswith(" is gone with its node, in update (waiting), samples clip-3")
+    assert {first.split()[2], second.split()[3]} == {"2", "3"} and second.endswith(" is gone with its node")

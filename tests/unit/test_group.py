@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
 import socket
@@ -83,7 +84,9 @@ def test_what_a_process_died_of(tmp_path: Path) -> None:
         f"{BEGIN} before\nold line\n{BEGIN} now\nreading\nFatal Python error: Aborted\n\nThread 1:\n  a\n\nCurrent thread 2:\n  b\n\nend\n"
     )
     log.with_suffix(".state").write_text(json.dumps({"phase": "update", "samples": ["q1"]}).ljust(4096))
-    left = remains(str(log), oom_kills=0)
+    place = {"log": str(log), "pid": 2**22 + 1, "started": "77", "oom_kills": 0}
+    left = remains(place)
+    assert left["alive"] is False and remains({**place, "pid": os.getpid(), "started": process_start(os.getpid())})["alive"] is True
     assert left["lines"] == ["reading"] and left["state"] == {"phase": "update", "samples": ["q1"]}
     assert left["crash"].splitlines() == ["Fatal Python error: Aborted", "Current thread 2:", "  b"]
     end_of_file = "The actor died. Worker unexpectedly exits with a connection error code 2. End of file. ... OOM killer ..."
@@ -93,6 +96,9 @@ def test_what_a_process_died_of(tmp_path: Path) -> None:
     assert "SIGTERM" in ended("exits by a signal. The process receives a SIGTERM.", {})["what"]
     assert ended("The actor is dead because its node has died.", {})["what"] == "is gone with its node"
     assert ended("Task was killed due to the node running low on memory.", {})["what"].startswith("was killed by Ray's memory monitor")
+    assert ended("The actor is unavailable: Connection reset by peer", None)["what"] == "is gone with its node"
+    assert ended("The actor is unavailable: Connection reset by peer", {})["what"].startswith("was killed by signal 9")
+    assert ended("The actor is unavailable: Connection reset by peer", {"alive": True})["what"].startswith("lost its connection")
     unknown = ended("something new", {})
     assert (unknown["what"], unknown["traceback"]) == ("ended", "something new")
 
