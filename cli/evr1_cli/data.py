@@ -11,6 +11,7 @@ from evr1_cli import data_filter
 from evr1_cli.group import group
 
 if TYPE_CHECKING:
+    from evr1_core.capacity.cluster import Machines
     from evr1_core.config.models import RunConfig
     from evr1_core.data.plan import DataPlan
     from evr1_core.data.rows import Rows
@@ -97,15 +98,22 @@ def plan(
     rows: Annotated[
         Path | None, typer.Option("--rows", metavar="FILE", help="Write the numbers of every row there, as JSON lines.")
     ] = None,
+    gpu: Annotated[str | None, typer.Option(help="Plan memory and time on this kind of GPU, for example h200.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="So many of them.")] = None,
+    gpu_gib: Annotated[float | None, typer.Option(help="Memory of a kind that isn't known, GiB.")] = None,
+    gpu_tflops: Annotated[float | None, typer.Option(help="Its dense bfloat16 speed, TFLOP/s.")] = None,
+    host_gib: Annotated[float | None, typer.Option(help="Memory of one node, GiB: more is refused.")] = None,
     json: Json = False,
 ) -> None:
     """Count the tokens of every prompt from the headers of its media; nothing is decoded, and the second time is instant.
 
-    Exit code 1 when a row is longer than the limit or can't be used.
+    With --gpu or --gpus also the memory of every phase, and a rough time per step. Exit code 1 when a row is longer than the limit
+    or can't be used, 2 when the run can't fit the GPUs.
     """
     from evr1_cli.listing import print_json
     from evr1_core.config.load import Flag, load
 
+    asked = _machines(gpu, gpus, gpu_gib, gpu_tflops, host_gib)
     flags = {
         "model.path": Flag(model, "--model"),
         "data.media_root": Flag(str(media_root) if media_root else None, "--media-root"),
@@ -113,18 +121,32 @@ def plan(
         "data.limit": Flag(limit, "--limit"),
     }
     run = load(config or [], override or [], flags).config
-    planned, found = _planned(run, data, phase, workers)
+    planned, found = _planned(run, data, phase, workers, asked)
     if rows is not None:
         _write_rows(rows, planned)
     if json:
         print_json(found)
     else:
         _print_plan(found)
+    if "capacity" in found:
+        from evr1_core.capacity.plan import check, lines
+
+        for line in () if json else lines(found["capacity"]):
+            typer.echo(line)
+        check(found["capacity"])
     if found["fit"] < found["rows"] or found["bad_rows"]:
         raise typer.Exit(1)
 
 
-def _planned(run: RunConfig, data: list[Path], phase: str, workers: int | None) -> tuple[DataPlan, dict[str, Any]]:
+def _machines(gpu: str | None, gpus: int | None, gib: float | None, tflops: float | None, host_gib: float | None) -> Machines | None:
+    if (gpu, gpus, gib) == (None, None, None):  # the plan of memory needs torch
+        return None
+    from evr1_core.capacity.cluster import machines
+
+    return machines(gpu, gpus, gib, tflops, host_gib)
+
+
+def _planned(run: RunConfig, data: list[Path], phase: str, workers: int | None, asked: Machines | None) -> tuple[DataPlan, dict[str, Any]]:
     """The plan of the rows that can be read, and its report with the rows that can't."""
     from contextlib import closing
     from dataclasses import asdict
@@ -142,12 +164,18 @@ def _planned(run: RunConfig, data: list[Path], phase: str, workers: int | None) 
         raise RequestError(f"--phase {phase}: train or evaluate")
     run = run if phase == "train" else excluding(run)
     read = read_samples(data, run.data.media_root, "exclude", run.data.limit, lambda name: serves(name, run.rewards.use), check_media=False)
+    adapter = load_adapter(model_name(run), run.model.chat)
     with closing(open_store(run)) as store:
-        builder = open_builder(run, load_adapter(model_name(run), run.model.chat), store, "train" if phase == "train" else "evaluate")
+        builder = open_builder(run, adapter, store, "train" if phase == "train" else "evaluate")
         if workers is not None:
             builder.lengths.workers = workers
         planned = plan_with_progress(read.samples, builder, store)
         found = report(planned, read.samples, builder.max_prompt_tokens, builder.budget, builder.adapter.factors)
+        if asked is not None:
+            from evr1_core.capacity.plan import plan_capacity
+            from evr1_core.capacity.workload import from_plan
+
+            found["capacity"] = plan_capacity(run, adapter, from_plan(run, planned, read.samples), asked)
     return planned, {**found, "phase": phase, "bad_rows": [asdict(exclusion) for exclusion in read.exclusions], "notes": list(read.notes)}
 
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "compare": "Compare two evaluations question by question.",
     "config": "Show configurations.",
     "data": "Check, show, plan and filter data.",
+    "doctor": "Check this machine or a cluster.",
+    "launch": "Print the script that runs a training on several nodes.",
     "media": "Look into images and videos.",
     "eval": "Answer and score benchmarks or data files.",
     "export": "Write a checkpoint as a model directory.",

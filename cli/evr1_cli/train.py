@@ -26,6 +26,8 @@ def command(
         int | None, typer.Option("--max-restarts", help="cluster.max_restarts: go on so often after workers failed.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Resolve, check and plan; touch no model.")] = False,
+    gpu: Annotated[str | None, typer.Option(help="With --dry-run: plan memory and time on this kind of GPU, for example h200.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="With --dry-run: so many of them.")] = None,
 ) -> None:
     """Train a model with reinforcement learning from verifiable rewards.
 
@@ -46,7 +48,7 @@ def command(
     }
     loaded = load(*split_arguments(arguments or []), flags)
     if dry_run:
-        show_plan(loaded)
+        show_plan(loaded, gpu, gpus)
     else:
         train(loaded)
 
@@ -101,10 +103,14 @@ def validation(loaded: Loaded) -> Validate | None:
     return validator(loaded.config)
 
 
-def show_plan(loaded: Loaded) -> None:
+def show_plan(loaded: Loaded, gpu: str | None = None, gpus: int | None = None) -> None:
     import json
 
+    from evr1_core.capacity.cluster import machines
+    from evr1_core.capacity.plan import check
     from evr1_core.train.plan import plan
 
-    found: dict[str, Any] = plan(loaded.config, loaded.origins)
+    found: dict[str, Any] = plan(loaded.config, loaded.origins, machines(gpu, gpus))
     typer.echo(json.dumps(found, indent=2, default=str))
+    if "capacity" in found:
+        check(found["capacity"])

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from evr1_core import plugins
+from evr1_core.capacity.cluster import Machines
+from evr1_core.capacity.plan import plan_capacity
+from evr1_core.capacity.workload import Workload, from_plan
 from evr1_core.config.models import RunConfig
 from evr1_core.data.plan_report import distribution
 from evr1_core.data.rows import Rows
@@ -23,8 +26,8 @@ PLANNED_ROWS = 256
 """Rows that are looked at where `data.plan` is off, spread evenly over the data."""
 
 
-def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Raises RequestError for everything that would stop the run at its start."""
+def plan(config: RunConfig, origins: Mapping[str, str] | None = None, machines: Machines | None = None) -> dict[str, Any]:
+    """With `machines` also the memory and time plan for these. Raises RequestError for everything that would stop the run at its start."""
     algorithm = build_algorithm(config.algorithm, origins)
     name = model_name(config)
     engine = choose_engine(config.rollout.engine, choose_device(config.model.device))
@@ -37,8 +40,13 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
     open_held_out(config)
     check_options(config, algorithm, rows)
     location = model_location(name)
-    rows, lengths = prompt_tokens(config, location, rows)
+    rows, lengths, work = prompt_tokens(config, location, rows)
     order = open_order(config, rows)
+    capacity = {}
+    if machines is not None:
+        if work is None:
+            raise RequestError(f"model {name!r}: its config.json isn't on this machine, so its memory can't be planned; give a directory")
+        capacity["capacity"] = plan_capacity(config, load_adapter(location, config.model.chat), work, machines)
     return {
         "model": name if name == location else f"{name} ({location})",
         "algorithm": algorithm.name,
@@ -52,18 +60,21 @@ def plan(config: RunConfig, origins: Mapping[str, str] | None = None) -> dict[st
         "steps": total_steps(config, order),
         "answers per step": order.batch_size * config.rollout.n,
         "directory": str(config.directory),
+        **capacity,
     }
 
 
-def prompt_tokens(config: RunConfig, location: str, rows: Rows) -> tuple[Rows, dict[str, Any] | str]:
-    """(rows that take part, lengths of the prompts) from the headers of their media. Needs the model's tokenizer on this machine.
+def prompt_tokens(config: RunConfig, location: str, rows: Rows) -> tuple[Rows, dict[str, Any] | str, Workload | None]:
+    """(rows that take part, lengths of the prompts, the load that they are) from the headers of their media.
+
+    Needs the model's tokenizer on this machine.
 
     All rows are looked at, as the run does at its start; with `data.plan` off a part of them, and none is left out.
     """
     if not Path(location).expanduser().is_dir():
         if location.count("/") != 1:
             raise RequestError(f"model {location!r} is no directory, no preset and no repository id; `evr1 models list` shows the presets")
-        return rows, "unknown until the model's files are on this machine"
+        return rows, "unknown until the model's files are on this machine", None
     store = open_store(config)
     builder = open_builder(config, load_adapter(location, config.model.chat), store)
     chosen = rows.samples
@@ -80,4 +91,5 @@ def prompt_tokens(config: RunConfig, location: str, rows: Rows) -> tuple[Rows, d
     found: dict[str, Any] = {"rows looked at": len(chosen), "too long": counts.pop("too_long", 0), "unusable": dict(counts)}
     if lengths:
         found |= {"shortest": lengths["min"], "median": lengths["50%"], "longest": lengths["max"]}
-    return rows, found | {"with smaller media": sum(row.budget is not None for row in planned.rows)}
+    found["with smaller media"] = sum(row.budget is not None for row in planned.rows)
+    return rows, found, from_plan(config, planned, chosen)

@@ -28,7 +28,7 @@ LAYERS = [
     {"data"},
     {"scoring", "policy", "rollout", "record"},
     {"cluster"},
-    {"train", "evaluate"},
+    {"train", "evaluate", "capacity", "doctor"},
     {"testing"},
 ]
 ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
