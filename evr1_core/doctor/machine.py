@@ -120,7 +120,7 @@ def reduce(wanted: Wanted) -> Finding:
         for one in running:
             if one.poll() is None:
                 one.kill()
-    kind = f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}" if device == "cuda" else "gloo"
+    kind = f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}" if device == "cuda" else "gloo"  # type: ignore[attr-defined]
     bad = [error.strip().splitlines()[-1] for one, error in zip(running, errors, strict=True) if one.returncode and error.strip()]
     if any(one.returncode for one in running):
         return Finding(
@@ -142,7 +142,7 @@ def decoder(wanted: Wanted) -> Finding:
         with av.open(str(path), "w") as file:
             try:
                 stream = file.add_stream("libx264", rate=8)
-            except (ValueError, av.FFmpegError) as error:
+            except (ValueError, av.error.FFmpegError) as error:
                 return Finding(
                     "decoder", "warning", f"av {av.__version__} can't encode a test clip: {error}", "a wheel of av from PyPI has libx264"
                 )
