@@ -82,6 +82,10 @@ class ShardedPolicy(Policy):
         finally:
             unit(self.body).set_requires_gradient_sync(True)
 
+    def _move(self, device: str) -> None:
+        if not self.shard.cpu_offload:  # else they are in host memory already
+            super()._move(device)
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by the engine's names, whole in every rank, gathered one by one as it is asked for: all ranks have to ask alike."""
         model = WholeModel(self.model, self._whole) if self.lora is None else self.lora.merged(self._whole)

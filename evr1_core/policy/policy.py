@@ -100,15 +100,18 @@ class Policy:
             if states:
                 self.optimizer.offload()
             if weights:
-                self.model.to("cpu")  # type: ignore[arg-type]
+                self._move("cpu")
             # Answers grow token by token: a compiled layer would be compiled anew for one shape after another.
             with torch.compiler.set_stance("force_eager") if self.options.compile != "off" else nullcontext():
                 yield
         finally:
             if weights:
-                self.model.to(self.device)  # type: ignore[arg-type]
+                self._move(self.device)
             if states:
                 self.optimizer.reload()
+
+    def _move(self, device: str) -> None:
+        self.body.to(device)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by the engine's names; adapters are merged into them, one tensor at a time."""
