@@ -12,81 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evr1_core.config.load import load
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.policy import Policy
 from evr1_core.record.record import StepRecord
 from evr1_core.train import loop
 from evr1_core.train.batch import NonFinite
 from evr1_core.train.checkpoint import CheckpointError
-from evr1_core.train.run import Run, open_run
+from evr1_core.train.run import Run
 from evr1_core.train.selection import NoSignal
-from tests.support.questions import write_questions
+from tests.support.runs import run_of, start, train
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_questions(tmp_path_factory.mktemp("questions"))
-
-
-@pytest.fixture
-def settings(tiny_directory: Path, questions: Path, tmp_path: Path) -> list[str]:
-    """Overrides of a short run with rewards that vary: the text rows reward format alone at the start."""
-    return [
-        f"output={tmp_path / 'runs'}",
-        f"model.path={tiny_directory}",
-        "model.dtype=float32",
-        f"data.train=[{questions}]",
-        "data.max_prompt_tokens=600",
-        f"media.cache_dir={tmp_path / 'cache'}",
-        "rollout.n=4",
-        "rollout.max_tokens=6",
-        "algorithm.name=grpo",
-        "train.batch_size=4",
-        "train.steps=4",
-        "train.lr=1e-3",
-        "train.save_every=2",
-        "train.schedule=cosine",
-        "train.micro_batch_tokens=600",
-    ]
-
-
-def start(settings: list[str], *more: str) -> Run:
-    loaded = load([], [*settings, *more])
-    return open_run(loaded.config, loaded.origins)
-
-
-def train(settings: list[str], *more: str) -> Path:
-    run = start(settings, *more)
-    try:
-        loop.fit(run)
-    finally:
-        run.close()
-    return run.config.directory
-
-
-def run_of(settings: list[str]) -> Path:
-    return load([], settings).config.directory
-
-
-@pytest.fixture
-def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random model is never right; give the advantage something to work on, as a function of the answer alone."""
-
-    def score(run: Run, prompts: Any, answers: Any) -> Any:
-        groups = honest(run, prompts, answers)
-        from dataclasses import replace
-
-        def vary(rollout: Any) -> Any:
-            value = sum(rollout.completion.token_ids) % 7 / 7
-            return replace(rollout, score=replace(rollout.score, status="scored", value=value, accuracy=value, format=0.0))
-
-        return [replace(group, rollouts=tuple(map(vary, group.rollouts))) for group in groups]
-
-    honest = loop.score
-    monkeypatch.setattr(loop, "score", score)
 
 
 @pytest.fixture
@@ -132,7 +68,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What must be equal in two runs: all but times, memory and what the cache did."""
-    return [{k: v for k, v in row.items() if not k.startswith(("time", "memory/", "media/", "host/"))} for row in rows]
+    return [{k: v for k, v in row.items() if not k.startswith(("time", "memory/", "resources/", "media/", "host/"))} for row in rows]
 
 
 def test_two_steps_and_two_more_after_a_stop_equal_four(settings: list[str], varied_rewards: None, monkeypatch: pytest.MonkeyPatch) -> None:
