@@ -85,6 +85,7 @@ class Run:
             "algorithm": self.algorithm.state_dict(),
             "kl": self.kl.state_dict(),
             "surplus": self.surplus.state_dict(),
+            "trackers": self.record.trackers.state_dict(),
             "random": random_state(),
         }
         return self.learner.save(self.checkpoints, step, self.surplus.tensors(), state, metrics)
@@ -106,6 +107,7 @@ class Run:
         if self.algorithm.options.surplus == "keep":
             self.surplus.load_state_dict(state.get("surplus", []), tensors.get("surplus", {}), self.order.samples)
         self.learner.sync(self.engine, version=state["weight_version"])
+        self.record.trackers.load_state_dict(state.get("trackers", {}))
         set_random_state(state["random"])
         self.record.note(f"resumed from {path} after step {state['step']}")
         return state["step"]

@@ -205,6 +205,30 @@ def test_a_failing_tracker_is_named_once_and_counted(tmp_path: Path) -> None:
     assert good.calls[1][2]["policy/loss"] == 1.0 and "policy/kl" not in good.calls[1][2]
 
 
+def test_trackers_that_have_a_state_find_it_again(tmp_path: Path) -> None:
+    class Service(Sink):
+        identity: Any = "run-7"
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"identity": self.identity}
+
+        def load_state_dict(self, state: Mapping[str, Any]) -> None:
+            self.identity = state["identity"]
+
+    record, out = open_record(tmp_path)
+    named: dict[str, Any] = {"plain": Sink(), "service": Service(), "odd": Service()}
+    named["odd"].identity = object()
+    for name, tracker in named.items():
+        record.trackers.add(name, tracker)
+    state = record.trackers.state_dict()
+    assert state == {"service": {"identity": "run-7"}}
+    assert out.getvalue().count("tracker 'odd' failed: TypeError") == 1, "it stops no run"
+    named["service"].identity = "another"
+    record.trackers.load_state_dict({**state, "plain": {}, "gone": {}})
+    assert named["service"].identity == "run-7"
+    record.close()
+
+
 def test_open_writes_the_manifest_and_keeps_the_one_before(tmp_path: Path) -> None:
     data = tmp_path / "train.jsonl"
     data.write_text("{}\n")
