@@ -57,5 +57,6 @@ def render(template: str, arguments: list[str], nodes: int, gpus_per_node: int, 
         ray=f"{python} -m ray.scripts.scripts",
         train=f"{python} -m evr1_cli.main {shlex.join(arguments)}",
         script=out.name if out else "SCRIPT",
+        address=environment.get_template("address.py.j2").render().rstrip(),
         wait=environment.get_template("wait.py.j2").render().rstrip(),
     )

@@ -152,7 +152,7 @@ def test_formulas_against_tensors_that_are_kept(family: str, again: bool, dtype:
     planned = activations(setting)
     expected = planned["kept activations"] + planned["inputs"]
     print(f"{family} {dtype} checkpointing={again}: planned {expected:,.0f}, kept {measured:,.0f}, {expected / measured:.2f}")
-    assert 0.85 * measured < expected < 1.6 * measured, (expected, measured)
+    assert 0.85 * measured < expected < 1.8 * measured, (expected, measured)
     parts = resident(setting)
     moments = sum(state[name].nbytes for state in policy.optimizer.adamw.state.values() for name in ("exp_avg", "exp_avg_sq"))
     assert parts["weights"] == sum(parameter.nbytes for parameter in policy.model.parameters())
