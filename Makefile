@@ -1,4 +1,4 @@
-# make setup | demo | test | check | format | lock | clean. Every target sets up .venv first, once.
+# make setup | demo | demo-distributed | test | check | format | lock | clean. Every target sets up .venv first, once.
 PYTHON ?= python3
 # The CUDA builds where a GPU answers, else the CPU builds. Override: make STACK=cpu demo
 STACK ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -6,7 +6,7 @@ STACK ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 INSTALLED := .venv/.installed-$(STACK)
 REQUIREMENTS := $(if $(filter cuda,$(STACK)),requirements/cuda.txt,requirements/cpu.lock)
 
-.PHONY: setup demo test test-fast check format lock clean
+.PHONY: setup demo demo-distributed test test-fast check format lock clean
 .DEFAULT_GOAL := setup
 
 setup: $(INSTALLED)
@@ -16,6 +16,10 @@ $(INSTALLED): $(REQUIREMENTS) pyproject.toml scripts/setup.sh $(wildcard scripts
 
 demo: setup
 	.venv/bin/evr1 demo
+
+# The same training in two processes that Ray places, each with a shard of the policy (FSDP2) and an engine.
+demo-distributed: setup
+	OMP_NUM_THREADS=1 .venv/bin/evr1 demo --workers 2 --output demo-distributed
 
 # One thread: reductions in one order, so that what has to be equal bit for bit is. Two processes, a file of tests each at a time.
 test: setup

@@ -25,6 +25,7 @@ def command(
     output: Annotated[Path, typer.Option("--output", help="Folder of everything that the demo makes.")] = Path("demo"),
     seed: Annotated[int, typer.Option("--seed", help="Seed of the training; the questions stay the same.")] = 1,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of training instead of the recipe's.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Train in so many processes, placed by Ray.")] = None,
 ) -> None:
     """Train a tiny vision-language model on small videos, and report its accuracy before and after.
 
@@ -49,6 +50,7 @@ def command(
         if not trained.exists():
             started = time.perf_counter()
             more = [f"train.steps={steps}"] if steps else []
+            more += ["--backend", "ray", "--workers", str(workers)] if workers else []
             evr1("train", *common, *more, "--model", str(base), "--data", str(questions / "train.jsonl"),
                  "--name", run.name, f"output={run.parent}")  # fmt: skip
             typer.echo(f"training: {time.perf_counter() - started:.0f} s")
