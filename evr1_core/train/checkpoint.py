@@ -228,6 +228,12 @@ class Checkpoints:
                 found = Best(step_of(path), value)
         return found
 
+    def improves(self, metrics: Mapping[str, float] | None) -> bool:
+        """Whether a validation is better than that of every checkpoint there is."""
+        value = (metrics or {}).get(self.metric or "", math.nan)
+        best = self.best() if math.isfinite(value) else None
+        return math.isfinite(value) and (best is None or self._better(value, best.value))
+
     def _better(self, value: float, than: float) -> bool:
         return value > than if self.best_is == "max" else value < than
 

@@ -79,17 +79,18 @@ def train_steps(run: Run, start: int, validate: Validate | None, stop: StopReque
             run.save(step)
             run.checkpoints.wait()
             raise selection.NoSignal(f"{PATIENCE} steps in a row without a group to learn from: {run.last_explanation}")
-        metrics, due = None, validate is not None and every > 0 and (step % every == 0 or step == last)
-        if validate is not None and due and not stop.requested and watch.trouble is None:
+        metrics, wanted = None, validate is not None and every > 0 and (step % every == 0 or step == last)
+        if validate is not None and wanted and not stop.requested and watch.trouble is None:
             try:
                 metrics = validate(run, step)
                 run.record.validation(step, metrics)
             except Stopped as stopped:  # the validation heard the signal
                 stop.request(stopped.signal)
-        ending = stop.requested and (step < last or (due and metrics is None))
+        ending = stop.requested and (step < last or (wanted and metrics is None))
         if ending or watch.trouble is not None:
             end_early(run, step, stop, watch)
-        if step == last or (run.config.train.save_every and step % run.config.train.save_every == 0):
+        due = step == last or (run.config.train.save_every > 0 and step % run.config.train.save_every == 0)
+        if due or run.checkpoints.improves(metrics):
             run.save(step, metrics)
         run.checkpoints.poll()
         if step == last < run.total_steps:

@@ -421,3 +421,16 @@ def test_a_run_without_a_complete_checkpoint_says_that_it_starts_anew(settings: 
     (run / "checkpoints/step-000001/manifest.json").unlink()
     train(settings, "train.steps=1")
     assert "is complete (events.log says why): the run starts anew" in (run / "events.log").read_text()
+
+
+def test_the_best_checkpoint_is_saved_where_it_is_found(settings: list[str], questions: Path, varied_rewards: None) -> None:
+    values = iter([0.2, 0.5, 0.4, 0.3])
+    held_out = f"data.validate_on=[{questions}]"
+    run = start(settings, "train.save_every=0", "train.keep=1", "train.best=validate/accuracy", "evaluate.every=1", held_out)
+    try:
+        loop.fit(run, lambda run, step: {"validate/accuracy": next(values)})
+    finally:
+        run.close()
+    folder = run.config.directory / "checkpoints"
+    assert sorted(path.name for path in folder.glob("step-*")) == ["step-000002", "step-000004"]
+    assert json.loads((folder / "best.json").read_text())["step"] == 2

@@ -225,6 +225,16 @@ def test_a_best_one_of_a_left_history_is_not_the_best_of_this(tmp_path: Path) ->
     assert names(tmp_path) == ["step-000002", "step-000002.left-1", "step-000003.left-1"]
 
 
+def test_a_better_validation_is_known(tmp_path: Path) -> None:
+    store = scored(tmp_path, {1: 0.1, 2: 0.2})
+    found = [
+        store.improves(metrics)
+        for metrics in (None, {"validate/accuracy": 0.2}, {"validate/accuracy": 0.3}, {"validate/accuracy": float("nan")})
+    ]
+    assert found == [False, False, True, False]
+    assert not Checkpoints(tmp_path).improves({"validate/accuracy": 0.3}) and Checkpoints(tmp_path / "new", best="a").improves({"a": 0.0})
+
+
 def test_a_metric_that_the_validation_does_not_give(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, best="validate/acc")
     with pytest.raises(RequestError, match=r"train.best=validate/acc: .* gives validate/accuracy, validate/n"):
