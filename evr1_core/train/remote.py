@@ -39,7 +39,7 @@ ROLLOUT_WORKER = "evr1_core.train.worker:RolloutWorker"
 class Workers:
     """The worker groups of a run, and who has which prompt."""
 
-    def __init__(self, config: RunConfig, context: EngineContext, total_steps: int, target: str = TRAIN_WORKER) -> None:
+    def __init__(self, config: RunConfig, context: EngineContext, total_steps: int) -> None:
         """Starts them. Raises RequestError for numbers that don't fit, WorkerFailure."""
         self.config, self.adapter = config, context.adapter
         self.separate = config.rollout.placement == "separate"
@@ -48,7 +48,7 @@ class Workers:
         self.groups: list[WorkerGroup] = []
         try:
             arguments = {"config": config, "limits": limits, "engine": not self.separate, "total_steps": total_steps}
-            self.policy = WorkerGroup.open(target, arguments, size=policy_workers(config, context.device), name="policy", **common)
+            self.policy = WorkerGroup.open(TRAIN_WORKER, arguments, size=policy_workers(config, context.device), name="policy", **common)
             self.groups.append(self.policy)
             self.rollout = self.policy
             if self.separate:
