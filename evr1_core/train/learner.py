@@ -20,6 +20,7 @@ from evr1_core.rollout.engine import Engine
 from evr1_core.train.algorithm import Algorithm
 from evr1_core.train.batch import TrainBatch
 from evr1_core.train.checkpoint import Checkpoints
+from evr1_core.train.checkpoint_files import read_into
 from evr1_core.train.update import frozen_in, mini_batches, old_logprobs, plan_alone, run_updates
 
 Named = Mapping[str, Mapping[str, Tensor]]
@@ -152,5 +153,6 @@ class LocalLearner:
 
     def load(self, checkpoints: Checkpoints, path: Path) -> tuple[Named, dict[str, Any]]:
         tensors, state = checkpoints.load(path)
-        self.policy.load_tensors(tensors, steps=state["updates"], described=state.get("policy"))
+        read_into(tensors, self.policy.slots({kind: one.meta() for kind, one in tensors.items()}, state.get("policy")))
+        self.policy.loaded(state["updates"])
         return tensors, state
