@@ -61,10 +61,13 @@ def test_two_nodes(tmp_path: Path) -> None:
         wait_for(tmp_path / "head.log", "Ray runtime started", 120)
         with (tmp_path / "worker.log").open("w") as log:
             started.append(start(["bash", str(script), "worker", address], environment, log))
+        token = script.with_name("job.sh.token")
+        assert token.stat().st_mode & 0o077 == 0
+        joined = {**environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         waiting = re.search(r"<<'PYTHON'\n(.*?)\nPYTHON", script.read_text(), re.DOTALL)
         assert waiting
         code = f"{waiting[1]}\nprint('nodes', sum(node['Alive'] for node in ray.nodes()))\nray.shutdown()"
-        found = subprocess.run([sys.executable, "-c", code, address, "2"], capture_output=True, text=True, env=environment, timeout=150)
+        found = subprocess.run([sys.executable, "-c", code, address, "2"], capture_output=True, text=True, env=joined, timeout=150)
         assert "nodes 2" in found.stdout, found.stderr
     finally:
         groups = [one.pid for one in started]
