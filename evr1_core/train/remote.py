@@ -67,7 +67,7 @@ class Workers:
             raise
         self.views: list[RemoteEngine] = []
         self.homes: dict[str, int] = {}
-        """Sample id -> rank of the rollout group that made its prompt."""
+        """Sample id -> rank of the rollout group that made its prompt and holds it."""
         self.media: dict[int, dict[str, int]] = {}
         """Rank -> counters of its media."""
 
@@ -112,6 +112,8 @@ class RemoteBuilder:
             mine = [samples[place] for place in places]
             each[self.workers.home_of(engine)] = (mine, [self._settled(sample) for sample in mine], "train")
         built = self.workers.rollout.call("build", each=each, phase="prompts")
+        if self.workers.separate:
+            self.workers.homes.clear()  # engines of their own hold the prompts of one call
         prompts: dict[str, Prompt] = {}
         excluded: list[Exclusion] = []
         for rank, one in enumerate(built):
@@ -225,6 +227,8 @@ class RemoteLearner:
         given = self._shares(batch.rows, self.config.train.mini_batches)
         each = [(share, select(batch, share.places), parts) for share in given]
         outcomes: list[Outcome] = self.group.call("update", each=self._for_ranks(each), phase="update")[:: self.degree]
+        if not self.workers.separate:
+            self.workers.homes.clear()  # the ranks have let the prompts of this step go
         total = outcomes[0]
         for other in outcomes[1:]:
             total.merge(other)
@@ -267,7 +271,8 @@ class RemoteLearner:
         try:
             yield
         finally:
-            self.group.call("aside", False, shared, phase="rollout")
+            if not self.group.closed:  # else a worker has failed, which is the error to tell
+                self.group.call("aside", False, shared, phase="rollout")
 
     def notes(self) -> list[str]:
         return self.group.call("notes_of_policy", phase="start")[0]

@@ -47,14 +47,19 @@ def _mini_batch(
     own = [[index for place in part for index in groups[place]] for part in assigned]
     cut = [[[mine[i] for i in one] for one in micro([rows[i] for i in mine])] if mine else [] for mine in own]
     passes = max((len(one) for one in cut), default=0)
-    return [_level(mine, one, passes, rows) for mine, one in zip(own, cut, strict=True)]
+    return [_level(one, passes, rows) for one in cut]
 
 
-def _level(mine: Sequence[int], cut: Sequence[Sequence[int]], passes: int, rows: Sequence[Row]) -> tuple[tuple[int, ...], ...]:
-    """Exactly `passes` micro-batches: real rows are spread over them before dummies are."""
-    if mine and len(cut) < passes:
-        cut = [[mine[i] for i in part] for part in in_parts([len(rows[i]) for i in mine], min(passes, len(mine)))]
-    return (*(tuple(one) for one in cut), *(() for _ in range(passes - len(cut))))
+def _level(cut: Sequence[Sequence[int]], passes: int, rows: Sequence[Row]) -> tuple[tuple[int, ...], ...]:
+    """Exactly `passes` micro-batches: real rows are spread over them before dummies are. Those that there are get cut in two, the
+    largest first, so that none grows beyond what one pass may take."""
+    found = [list(one) for one in cut]
+    while len(found) < passes and any(len(one) > 1 for one in found):
+        sizes = [sum(len(rows[i]) for i in one) if len(one) > 1 else 0 for one in found]
+        place = sizes.index(max(sizes))
+        largest = found[place]
+        found[place : place + 1] = [[largest[i] for i in half] for half in in_parts([len(rows[i]) for i in largest], 2)]
+    return (*(tuple(one) for one in found), *(() for _ in range(passes - len(found))))
 
 
 def _share(rows: Sequence[Row], plan: Sequence[Sequence[Sequence[int]]], digest: Callable[[Row], str]) -> Share:

@@ -354,6 +354,6 @@ def with_dummy(batch: TrainBatch, rows: Sequence[Row]) -> TrainBatch:
 
 
 def _of_rows(found: Sequence[Tensor | None], share: Share) -> list[Tensor]:
-    """Without the dummy's, on the CPU."""
+    """Without the dummy's, on the CPU; copies, since a row of a padded rectangle would be sent with all of it."""
     rows = found[: len(share.rows)]
-    return [one.detach().cpu() for one in rows if one is not None]
+    return [one.detach().cpu().clone() for one in rows if one is not None]
