@@ -142,7 +142,7 @@ def decoder(wanted: Wanted) -> Finding:
         with av.open(str(path), "w") as file:
             try:
                 stream = file.add_stream("libx264", rate=8)
-            except (ValueError, av.error.FFmpegError) as error:
+            except (ValueError, av.FFmpegError) as error:
                 return Finding(
                     "decoder", "warning", f"av {av.__version__} can't encode a test clip: {error}", "a wheel of av from PyPI has libx264"
                 )

@@ -84,6 +84,7 @@ def train_steps(run: Run, start: int, validate: Validate | None, stop: StopReque
             try:
                 metrics = validate(run, step)
                 run.record.validation(step, metrics)
+                run.checkpoints.check_metrics(metrics)
             except Stopped as stopped:  # the validation heard the signal
                 stop.request(stopped.signal)
         ending = stop.requested and (step < last or (wanted and metrics is None))
