@@ -132,6 +132,7 @@ def reduce(wanted: Wanted) -> Finding:
 def decoder(wanted: Wanted) -> Finding:
     """PyAV decodes a clip that it has encoded here."""
     import av
+    import av.error
     import numpy as np
 
     from evr1_core.media.store import MediaStore
@@ -142,7 +143,7 @@ def decoder(wanted: Wanted) -> Finding:
         with av.open(str(path), "w") as file:
             try:
                 stream = file.add_stream("libx264", rate=8)
-            except (ValueError, av.FFmpegError) as error:
+            except (ValueError, av.error.FFmpegError) as error:
                 return Finding(
                     "decoder", "warning", f"av {av.__version__} can't encode a test clip: {error}", "a wheel of av from PyPI has libx264"
                 )
