@@ -15,6 +15,7 @@ from evr1_core.train.shares import shares
 from evr1_core.types import MediaRef, Prompt, Sample
 
 MEDIA = 9
+LIMIT = 64
 COSTS = st.lists(st.integers(1, 1000), max_size=60)
 
 
@@ -56,7 +57,7 @@ def rows_of(groups: Sequence[tuple[int, Sequence[int]]]) -> list[Row]:
 
 
 def micro(rows: Sequence[Row]) -> Iterator[list[int]]:
-    return micro_batches(rows, 64, packing=True)
+    return micro_batches(rows, LIMIT, packing=True)
 
 
 def share_out(rows: Sequence[Row], parts: int, ranks: int, homes: dict[str, int] | None = None) -> list[Share]:
@@ -74,6 +75,8 @@ def test_every_row_runs_once_on_one_rank_and_all_ranks_make_equally_many_passes(
         assert [row for part in share.plan for one in part for row in one] == list(range(len(share.rows)))
         for place, (prompt, answer) in zip(share.places, share.rows, strict=True):
             assert share.prompts[prompt].sample is rows[place].prompt.sample and answer == rows[place].answer
+        passes = [one for part in share.plan for one in part if len(one) > 1]
+        assert all(sum(len(rows[share.places[row]]) for row in one) <= LIMIT for one in passes)
 
 
 def test_answers_to_a_prompt_stay_together_and_where_the_prompt_is() -> None:
