@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import os
+import random
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -108,7 +109,11 @@ def _init(options: Mapping[str, Any]) -> None:
     # Ray prints a text of its own when a worker dies ("... End of file. Some common causes ..."), and has no switch for it.
     inside: Any = importlib.import_module("ray._private.worker")
     inside.print_to_stdstream = lambda data, ignore_prefix=False: _log.info("Ray: %s", " ".join(data.get("lines", ())))
-    _on_lasting_thread(lambda: ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace="evr1", **options))
+    generator = random.getstate()  # Ray draws from it, and it is the run's: equal seeds, equal runs
+    try:
+        _on_lasting_thread(lambda: ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace="evr1", **options))
+    finally:
+        random.setstate(generator)
 
 
 def _on_lasting_thread(work: Callable[[], Any]) -> None:

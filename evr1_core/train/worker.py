@@ -6,6 +6,7 @@ the frame cache, and stay here: the driver (`evr1_core.train.remote`) sees their
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,7 +24,8 @@ from evr1_core.cluster.prompts import PreparedPrompts
 from evr1_core.cluster.rank import Rank
 from evr1_core.cluster.watch import folders
 from evr1_core.config.models import RunConfig
-from evr1_core.errors import Evr1Error
+from evr1_core.data.prompts import PromptFault
+from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.policy.forward import Row
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.reference import BaseReference
@@ -38,7 +40,7 @@ from evr1_core.train.checkpoint_snapshot import Snapshot
 from evr1_core.train.messages import Asked, Built, Limits, Phase, Share, digest, light
 from evr1_core.train.run import run_algorithm, seed_everything
 from evr1_core.train.update import MiniBatch, Outcome, frozen_in, old_logprobs, run_updates
-from evr1_core.types import Budget, Prompt, Sample, Sampling
+from evr1_core.types import Budget, Exclusion, Prompt, Sample, Sampling
 
 
 class PromptWorker:
@@ -48,7 +50,10 @@ class PromptWorker:
         """`engine`: open one here, in the world that the rank has joined."""
         self.rank, self.config, self.limits = rank, config, limits
         seed_everything(config.seed)
-        self.adapter = load_adapter(model_name(config), config.model.chat)
+        try:
+            self.adapter = load_adapter(model_name(config), config.model.chat)
+        except RequestError as error:  # the driver has loaded it, so that this machine differs from the driver's
+            raise RequestError(f"{self.here}: {error}. Models and packages must be the same on all machines of the run") from error
         self.store = open_store(config)
         self.notes: list[str] = []
         self.made: set[str] = set()
@@ -66,6 +71,10 @@ class PromptWorker:
         if engine:
             rank.progress.enter("start", detail="opening the engine")
             self.engine = open_engine(config.rollout.engine, config.rollout.options, self._context())
+
+    @property
+    def here(self) -> str:
+        return f"rank {self.rank.rank} on node {self.rank.node}"
 
     def _context(self) -> EngineContext:
         return EngineContext(
@@ -90,7 +99,7 @@ class PromptWorker:
         for sample, budget in zip(samples, budgets, strict=True):
             if budget is not None:
                 self.builders[phase].settle(sample, budget)
-        found, excluded = self.prepared[phase].take(samples)
+        found, excluded = self._take(samples, phase)
         self.made |= {sample.id for sample in samples}
         notes, self.notes[:] = list(self.notes), []
         return Built([light(one) for one in found if one is not None], excluded, notes, self.store.counters.as_dict())
@@ -114,23 +123,43 @@ class PromptWorker:
 
     def _prompts(self, asked: Sequence[Asked], phase: Phase) -> list[Prompt]:
         """The prompts themselves; one that isn't held (another rank made it, or memory was short) is made from the frame cache."""
-        found, excluded = self.prepared[phase].take([one.sample for one in asked])
+        found, excluded = self._take([one.sample for one in asked], phase)
         if phase == "train":
             self.made |= {one.sample.id for one in asked}
         if excluded:
             first = excluded[0]
             raise Evr1Error(
-                f"sample {first.sample_id}: its prompt was made before and can't be made on rank {self.rank.rank} ({self.rank.node}): "
-                f"{first.reason}: {first.detail}. Its media must be readable on every machine"
+                f"{self.here}: sample {first.sample_id!r}: {first.reason}: {first.detail}. Its prompt was made before: its media must be "
+                "readable on all machines of the run"
             )
         prompts = [one for one in found if one is not None]
         for one, prompt in zip(asked, prompts, strict=True):
             if digest(prompt.token_ids) != one.digest:
                 raise Evr1Error(
-                    f"sample {one.sample.id}: its prompt on rank {self.rank.rank} ({self.rank.node}) isn't the one that was answered: "
-                    "its media or the template were changed during the run, or differ between machines"
+                    f"{self.here}: sample {one.sample.id!r}: its prompt here isn't the one that was answered: its media or the template "
+                    "were changed during the run, or differ between machines"
                 )
         return prompts
+
+    def _take(self, samples: Sequence[Sample], phase: Phase) -> tuple[list[Prompt | None], list[Exclusion]]:
+        """Prepared prompts and exclusions. Raises PromptFault where rows may not be left out; RequestError for files of the training data
+        that aren't on this machine, whatever may be left out: the driver has found them."""
+        try:
+            found, excluded = self.prepared[phase].take(samples)
+        except PromptFault as fault:
+            self._check_here(samples, [fault.exclusion], phase)
+            raise
+        self._check_here(samples, excluded, phase)
+        return found, excluded
+
+    def _check_here(self, samples: Sequence[Sample], excluded: Sequence[Exclusion], phase: Phase) -> None:
+        missing = {one.sample_id: one for one in excluded if one.reason == "missing_media"}
+        for sample in samples if phase == "train" else ():
+            if sample.id in missing and not all(os.path.exists(ref.path) for ref in sample.media):
+                raise RequestError(
+                    f"{self.here}: sample {sample.id!r}: missing_media: {missing[sample.id].detail}. The driver has found it: media must "
+                    "lie under the same path on all machines of the run"
+                )
 
     def reading(self, group: str) -> Reading:
         """Memory and disks of this machine, and what this process uses."""
