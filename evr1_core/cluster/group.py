@@ -82,7 +82,8 @@ class WorkerGroup:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         remote: Any = ray.remote
-        host = remote(concurrency_groups={"control": 1})(Host)
+        # Ray's head would keep a record of every call, heartbeats among them, until it has 100,000.
+        host = remote(concurrency_groups={"control": 1}, enable_task_events=False)(Host)
         # Workers are no part of Ray's count of CPUs: a machine may have more of them than cores.
         options: list[dict[str, Any]] = [{"num_cpus": 0} for _ in range(size)]
         if device == "cuda":
