@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evr1_core import plugins
 from evr1_core.cluster.failure import WorkerFailure
 from evr1_core.cluster.group import WorkerGroup
+from evr1_core.cluster.policy import refuse
+from evr1_core.cluster.sequence import check_degree
 from evr1_core.config.models import RunConfig
 from evr1_core.data.prompts import PromptBuilder
 from evr1_core.errors import RequestError
@@ -43,12 +46,14 @@ class Workers:
         """Starts them. Raises RequestError for numbers that don't fit, WorkerFailure."""
         self.config, self.adapter = config, context.adapter
         self.separate = config.rollout.placement == "separate"
+        size = policy_workers(config, context.device)
+        check_early(config, size)
         limits = Limits(context.max_tokens, context.max_images, context.max_videos)
         common = {"device": context.device, "section": config.cluster, "logs": config.directory / "logs"}
         self.groups: list[WorkerGroup] = []
         try:
             arguments = {"config": config, "limits": limits, "engine": not self.separate, "total_steps": total_steps}
-            self.policy = WorkerGroup.open(TRAIN_WORKER, arguments, size=policy_workers(config, context.device), name="policy", **common)
+            self.policy = WorkerGroup.open(TRAIN_WORKER, arguments, size=size, name="policy", **common)
             self.groups.append(self.policy)
             self.rollout = self.policy
             if self.separate:
@@ -337,6 +342,14 @@ def policy_workers(config: RunConfig, device: str) -> int:
         if count < 1 or count % part:
             raise RequestError(f"{name} = {part} does not divide the {count} workers of the policy: change it or cluster.workers")
     return count
+
+
+def check_early(config: RunConfig, size: int) -> None:
+    """What `size` workers would refuse, before they are started. Raises RequestError."""
+    refuse(config.train)
+    check_degree(size, config.cluster.sequence_parallel, config.train.packing)
+    if config.rollout.engine != "auto":  # the machines of the workers choose it
+        plugins.options(plugins.engine(config.rollout.engine), config.rollout.options, where="rollout.options")
 
 
 def deal(samples: Sequence[Sample], parts: int) -> list[list[int]]:

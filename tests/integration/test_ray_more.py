@@ -43,6 +43,13 @@ def test_ranks_that_share_rows_and_reduce_gradients_once(settings: list[str], tm
         start([*settings, *TWO, "cluster.sequence_parallel=2", "model.attention=eager", "name=refused"])
 
 
+@pytest.mark.parametrize("wrong", ["rollout.options.sleep=deep", "train.optimizer=adamw_8bit", "cluster.sequence_parallel=2"])
+def test_what_workers_would_refuse_is_refused_before_they_start(settings: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote.WorkerGroup, "open", None)
+    with pytest.raises(RequestError, match=wrong.partition("=")[0]):
+        start([*settings, *TWO, wrong, "train.packing=false", "name=refused"])
+
+
 def test_adapters_with_everything_on_the_host(settings: list[str], tiny_directory: Path, tmp_path: Path) -> None:
     adapters = ["model.lora.rank=4", "model.weights_offload=true", "train.optimizer_offload=rollout"]
     _, ray = both(settings, adapters, ["cluster.workers=2", "cluster.shard.cpu_offload=true"], tmp_path, kind="adapters")
