@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch.distributed as dist
 
 from evr1_core.cluster.rank import Rank
@@ -26,7 +28,8 @@ def sequence_group(rank: Rank, degree: int, packing: bool) -> SequenceGroup | No
     if degree == 1:
         return None
     # Each rank has a hand in making every group, those of others too.
-    groups = [dist.new_group(list(range(first, first + degree))) for first in range(0, rank.size, degree)]
+    limit = timedelta(seconds=rank.timeout)
+    groups = [dist.new_group(list(range(first, first + degree)), timeout=limit) for first in range(0, rank.size, degree)]
     own = groups[rank.rank // degree]
     assert isinstance(own, dist.ProcessGroup)
     return SequenceGroup(own, rank.rank % degree, degree)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -41,7 +42,11 @@ def make_mesh(rank: Rank, replicas: int) -> DeviceMesh:
         )
     if replicas == 1:
         return init_device_mesh(rank.device, (rank.size,), mesh_dim_names=("shard",))
-    return init_device_mesh(rank.device, (replicas, rank.size // replicas), mesh_dim_names=("replicate", "shard"))
+    ranks = torch.arange(rank.size).view(replicas, -1)
+    # A mesh that makes its groups itself gives them torch's own time limit, which may be below `cluster.deadline`.
+    limit = timedelta(seconds=rank.timeout)
+    groups: list[Any] = [dist.new_subgroups_by_enumeration(part.tolist(), timeout=limit)[0] for part in (ranks.T, ranks)]
+    return DeviceMesh.from_group(groups, rank.device, mesh=ranks, mesh_dim_names=("replicate", "shard"))
 
 
 def whole(tensor: Tensor, device: str) -> Tensor:
