@@ -205,6 +205,8 @@ class TrainWorker(PromptWorker):
         self.channel: WeightsChannel | None = None
         self.phase, self.passes = "start", 0
         self.policy.body.register_forward_pre_hook(self._alive)
+        if isinstance(self.reference, ShardedReference):
+            self.reference.body.register_forward_pre_hook(self._alive)
 
     def _reference(self) -> ShardedReference | BaseReference:
         if self.policy.lora is not None and self.config.model.reference_dtype in (None, self.config.model.dtype):
