@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import socket
+import struct
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+
+SIOCGIFADDR = 0x8915
+"""Request for the address of a network interface, netdevice(7)."""
 
 
 class Progress:
@@ -65,6 +72,7 @@ class Rank:
         timeout = timedelta(seconds=self.timeout)
         if self.hosted:
             host, _, port = self.rendezvous.removeprefix("tcp://").rpartition(":")
+            name_interface(host.strip("[]"))
             store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=timeout)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout)
         else:
@@ -76,3 +84,41 @@ class Rank:
 
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def name_interface(host: str) -> None:
+    """Have gloo listen where this process reaches `host`, unless GLOO_SOCKET_IFNAME says where.
+
+    Reason: gloo takes the address that the machine's name leads to. On many machines that is the loopback, where no other machine finds it.
+    """
+    if "GLOO_SOCKET_IFNAME" in os.environ or not on_loopback(socket.gethostname()):
+        return
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))  # sends nothing, but chooses the way
+            name = interface_of(probe.getsockname()[0])
+    except OSError:  # no way by IPv4: gloo chooses
+        return
+    if name:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def on_loopback(name: str) -> bool:
+    """Whether a machine's name leads to its loopback, or nowhere, which is the same to gloo."""
+    try:
+        return socket.gethostbyname(name).startswith("127.")
+    except OSError:
+        return True
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface of this machine that has an IPv4 address; empty where none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # it has none
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return ""
