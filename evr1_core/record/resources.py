@@ -191,9 +191,9 @@ def disk(folder: Path) -> Disk:
 
 
 def gpu_memory() -> Memory | None:
-    """Of the present CUDA device, where this process uses one already."""
+    """Of the present CUDA device, where this process holds memory there: in another one the question itself would take half a GB of it."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized() or not torch.cuda.memory_reserved():
         return None
     free, total = torch.cuda.mem_get_info()
     return Memory(total - free, total, torch.cuda.get_device_name())
