@@ -64,8 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def leave(code: Any) -> None:
-    """Ends the program here where an engine hangs in a thread: the interpreter would wait for it, or be aborted by it."""
-    if isinstance(code, int | None) and any(thread.name == "evr1-engine" for thread in threading.enumerate()):
+    """Ends the program here where an engine hangs in a thread, or the head of its cluster is gone: the interpreter would wait for it, or be
+    aborted by it."""
+    start = sys.modules.get("evr1_core.cluster.start")
+    stuck = any(thread.name == "evr1-engine" for thread in threading.enumerate()) or (start is not None and start.head_is_gone())
+    if isinstance(code, int | None) and stuck:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)

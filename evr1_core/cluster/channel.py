@@ -40,6 +40,10 @@ Description = tuple[str, str, list[int]]
 """Name, type and shape of a weight."""
 
 
+class WeightsLost(Evr1Error, ConnectionError):
+    """The other end is gone, or silent: its own failure is the reason."""
+
+
 class WeightsChannel:
     """One sender (rank 0) and `engines` receivers. Where one of them ends or fails, all others get an Evr1Error: at once when its
     connections close with it, within `timeout` seconds else. A channel that failed once stays closed."""
@@ -193,18 +197,18 @@ class WeightsChannel:
             group.broadcast(tensor, 0).wait()
         except RuntimeError as error:
             who = "an engine" if self.rank == 0 else "the policy or another engine"
-            self._fail(f"{who} ended or was silent for {self.timeout:.0f} s while weights were under way: {_short(error)}")
+            self._fail(f"{who} ended or was silent for {self.timeout:.0f} s while weights were under way: {_short(error)}", WeightsLost)
 
     def _finish(self) -> None:
         """On GPUs the host is ahead of the copies: an update is done when they are."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def _fail(self, text: str) -> NoReturn:
+    def _fail(self, text: str, kind: type[Evr1Error] = Evr1Error) -> NoReturn:
         """The others must not wait for this one: its connections close."""
         self._failure = text
         self.close()
-        raise Evr1Error(text)
+        raise kind(text)
 
     def close(self) -> None:
         self._failure = self._failure or "the channel was closed"

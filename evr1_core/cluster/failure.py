@@ -50,6 +50,8 @@ class Fault:
     """A broken connection or the like, which the end of another rank brings about."""
     at: float = 0.0
     """When the driver learnt of it, in seconds of its monotonic clock."""
+    remedy: str = ""
+    """What to do about it, where the worker knows."""
 
     def place(self) -> str:
         """`in update (micro-batch 3 of 7), samples a, b`"""
@@ -82,6 +84,7 @@ class WorkerFailure(Evr1Error):
         if len(after) > SHOWN_OTHERS:
             text.append(f"and {len(after) - SHOWN_OTHERS} more ranks")
         text += self.waiting
+        text += [fault.remedy] if fault.remedy else []
         if fault.lines:
             text += [f"its last lines ({fault.log}):", *(f"  | {line}" for line in fault.lines)]
         elif fault.log:

@@ -26,6 +26,8 @@ FREE_SECONDS = 30.0
 NODE_SECONDS = 20.0
 """For what is looked up on another node."""
 END_SECONDS = 10.0
+HEAD_SECONDS = 10.0
+"""Between two looks at the head of the cluster while no call is so long that it looks by itself."""
 TIMEOUT_SHARE = 3.0
 """Collectives may take longer than the deadline, so that the driver names the late rank before a waiting one gives up."""
 
@@ -42,6 +44,7 @@ class WorkerGroup:
         """By rank: node, address, host, gpus, pid, log."""
         context = ray.get_runtime_context()
         self.head: str = context.gcs_address
+        self.head_seen = time.monotonic()
         self._node: str = context.get_node_id()
         self._sent = self._received = 0
         self._busy = threading.Lock()
@@ -188,12 +191,30 @@ class WorkerGroup:
             raise Evr1Error(f"{self.name} workers are closed: {method} can't be called")
         if each is not None and len(each) != self.size:
             raise Evr1Error(f"{self.name}.{method}: arguments for {len(each)} ranks, the group has {self.size}")
+        if time.monotonic() - self.head_seen > HEAD_SECONDS and not self.head_answers(tries=10):
+            raise self.without_head(phase or method)
         shared = pickle.dumps(common, protocol=5)
         own = [pickle.dumps(values, protocol=5) for values in (each if each is not None else [()] * self.size)]
         self._take_turn(method)
         self._sent += sum(len(shared) + len(values) for values in own)
         calls = [actor.call.remote(method, phase or method, shared, values) for actor, values in zip(self.actors, own, strict=True)]
         return Pending(self, calls, phase or method, quiet=self.section.deadline)
+
+    def head_answers(self, tries: int = 3) -> bool:
+        """Whether the head of the cluster is there: a worker's end can be that of its node, and its node's that of the head."""
+        for number in range(tries):
+            if number:
+                time.sleep(1.0)
+            if answers(self.head, 2.0):
+                self.head_seen = time.monotonic()
+                return True
+        return False
+
+    def without_head(self, phase: str, waiting: Sequence[str] = ()) -> WorkerFailure:
+        """Close, and the failure to raise, when the head of the cluster is gone."""
+        self.abandon()
+        what = f"the Ray head at {self.head} is gone, and with it the cluster"
+        return WorkerFailure(self.name, self.size, Fault(-1, what, phase=phase), waiting=waiting)
 
     def _take_turn(self, method: str) -> None:
         """Wait for a call that another thread has made; one of this thread would never end."""

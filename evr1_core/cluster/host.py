@@ -135,7 +135,8 @@ class Host:
         sys.stdout.flush()
         if isinstance(error, RequestError):
             return "request", str(error)
-        return "error", {**self.status(), "lines": tail(self._log), **describe(error)}
+        remedy = getattr(self._worker, "remedy", lambda error: "")
+        return "error", {**self.status(), "lines": tail(self._log), **describe(error), "remedy": remedy(error)}
 
     def status(self) -> dict[str, Any]:
         """What the worker is doing; steps are counted from the beginning of the call."""

@@ -6,11 +6,10 @@ import math
 import pickle
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from evr1_core.cluster.failure import Fault, WorkerFailure, choose_cause, ended, remains, stacks
 from evr1_core.cluster.heartbeat import Heartbeat, Sign, waiting_lines
-from evr1_core.cluster.start import answers
 from evr1_core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Pending:
         self._heartbeat = Heartbeat(group.actors, quiet)
         knob, seconds = ("deadline", quiet) if total == math.inf else ("start_deadline", group.section.start_deadline)
         self._limit = f" (cluster.{knob}={seconds:g})"
-        self._begun = self._head_seen = self._beaten = time.monotonic()
+        self._begun = self._beaten = time.monotonic()
         self._end = math.inf
         self._done = False
 
@@ -87,9 +86,7 @@ class Pending:
 
     def _watch(self) -> None:
         now = time.monotonic()
-        if answers(self._group.head, 2.0):
-            self._head_seen = now
-        elif now - self._head_seen > HEAD_GONE:
+        if not self._group.head_answers(tries=1) and now - max(self._begun, self._group.head_seen) > HEAD_GONE:
             self._head_gone()
         if self._end < math.inf:
             return
@@ -129,13 +126,14 @@ class Pending:
             lines=tuple(found.get("lines", ())),
             log=place["log"],
             traceback=found.get("traceback", ""),
+            remedy=found.get("remedy", ""),
             consequence=found.get("consequence", False),
             at=found.get("at", time.monotonic()),
         )
 
     def _fail(self) -> None:
         group = self._group
-        if self._lost and not self._head_answers():
+        if self._lost and not self._group.head_answers():
             self._head_gone()
         faults = [self._post_mortem(fault) if fault.rank in self._lost else fault for fault in self._faults]
         group.close()
@@ -149,18 +147,7 @@ class Pending:
         state = {**self._heartbeat.state(fault.rank), **(left or {}).get("state", {})}
         return self._fault(fault.rank, {**state, **ended(self._lost[fault.rank], left), "at": fault.at})
 
-    def _head_answers(self) -> bool:
-        """A worker's end can be that of its node, and its node's that of the head."""
-        for _ in range(3):
-            if answers(self._group.head, 2.0):
-                return True
-            time.sleep(1.0)
-        return False
-
-    def _head_gone(self) -> None:
-        group = self._group
-        group.abandon()
-        what = f"the Ray head at {group.head} is gone, and with it the cluster"
-        states = {rank: self._heartbeat.state(rank) for rank in range(group.size)}
+    def _head_gone(self) -> NoReturn:
+        states = {rank: self._heartbeat.state(rank) for rank in range(self._group.size)}
         lines = [f"rank {rank} was last seen in {state['phase']} ({state['detail']})" for rank, state in states.items() if state]
-        raise WorkerFailure(group.name, group.size, Fault(-1, what, phase=self._phase), waiting=lines[:4])
+        raise self._group.without_head(self._phase, lines[:4])

@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import random
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,14 +40,15 @@ def start_ray(section: ClusterSection) -> bool:
         import ray
     except ImportError as error:
         raise RequestError("cluster.backend=ray needs Ray, which is not installed: pip install 'evr1[ray]'") from error
+    address = section.address or os.environ.get("RAY_ADDRESS") or "local"
     if ray.is_initialized():
         if answers(ray.get_runtime_context().gcs_address):
             return False
-        ray.shutdown()  # its head is gone: a later one may be there
+        _check(address)
+        _shut_down()  # its head is gone, and a later one is there
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray aborts a program a minute after its head is gone. Calls of worker groups notice that earlier, and say so.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
-    address = section.address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         _start(section)
     else:
@@ -57,10 +60,18 @@ def stop_ray() -> None:
     """Shut down Ray where this program started it."""
     global _started
     if _started:
-        import ray
-
+        _shut_down()
         _started = False
-        ray.shutdown()
+
+
+def _shut_down() -> None:
+    import ray
+
+    if _started and head_is_gone():
+        inside: Any = importlib.import_module("ray._private.worker")
+        # Its other processes would wait for the head, and Ray for them.
+        inside._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
+    ray.shutdown()
 
 
 def _start(section: ClusterSection) -> None:
@@ -89,11 +100,16 @@ def _start(section: ClusterSection) -> None:
     _started = True
 
 
-def _join(address: str) -> None:
+def _check(address: str) -> None:
+    """Raises RequestError where no head answers at an address to join."""
     if "://" in address:
         raise RequestError(f"Ray address {address}: name the head itself, HOST:PORT, without a scheme")
-    if address != "auto" and not answers(address):
+    if address not in ("auto", "local") and not answers(address):
         raise RequestError(f"no Ray cluster answers at {address}: start one (`ray start --head`), or name another cluster.address")
+
+
+def _join(address: str) -> None:
+    _check(address)
     try:
         _init({"address": address})
     except Exception as error:
@@ -114,6 +130,15 @@ def _init(options: Mapping[str, Any]) -> None:
         _on_lasting_thread(lambda: ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace="evr1", **options))
     finally:
         random.setstate(generator)
+        _take_back_sigterm()
+
+
+def _take_back_sigterm() -> None:
+    """Ray puts a handler below Python's that prints stacks and aborts the program 3 s after a SIGTERM, while its step is being finished."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _on_lasting_thread(work: Callable[[], Any]) -> None:
@@ -148,6 +173,12 @@ def answers(address: str, timeout: float = JOIN_SECONDS) -> bool:
     except OSError:
         return False
     return True
+
+
+def head_is_gone() -> bool:
+    """Whether this program is in a cluster whose head does not answer: Ray would then wait for it at the end of the program."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and not answers(ray.get_runtime_context().gcs_address, 2.0)
 
 
 def count_gpus() -> int:

@@ -16,6 +16,8 @@ from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.media.store import default_cache_dir
 from evr1_core.record.resources import GIB, Reading, disk, reading
 
+EXHAUSTED = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
+"""Words of errors that say that memory is used up, of the host or of a GPU."""
 SHOWN = 6
 """Processes that an error names."""
 
@@ -100,6 +102,17 @@ def memory_knobs(config: RunConfig) -> list[str]:
         "cluster.shard.cpu_offload": config.cluster.backend == "ray" and config.cluster.shard.cpu_offload,
     }
     return [*found, *(f"{name} off" for name, on in held.items() if on), f"rewards.workers (now {config.rewards.workers})"]
+
+
+def memory_remedy(config: RunConfig, error: BaseException) -> str:
+    """What to turn after an error that says that memory is used up; empty for other errors."""
+    text = str(error).lower()
+    if not isinstance(error, MemoryError) and not any(words in text for words in EXHAUSTED):
+        return ""
+    knobs = memory_knobs(config)
+    if "cuda" in text or "gpu" in text:
+        knobs = [f"train.micro_batch_tokens (now {config.train.micro_batch_tokens})", "model.activation_offload", "train.optimizer_offload"]
+    return f"To use less memory: {', '.join(knobs)}; `evr1 train ... --dry-run` plans what each phase takes"
 
 
 def judge(readings: Sequence[Reading], section: ClusterSection, knobs: Iterable[str] = ()) -> None:

@@ -257,8 +257,9 @@ class RemoteLearner:
             sending = self.group.begin("send", version, phase="weights")
             try:
                 sending.result()
-            except WorkerFailure:
-                taking.result()  # if an engine failed first, its reason is the one to tell
+            except WorkerFailure as failure:
+                if failure.fault.consequence:
+                    taking.result()  # an engine failed first, and its reason is the one to tell
                 raise
             taking.result()
         else:

@@ -22,7 +22,7 @@ from evr1_core.cluster.channel import WeightsChannel
 from evr1_core.cluster.policy import ShardedPolicy, ShardedReference
 from evr1_core.cluster.prompts import PreparedPrompts
 from evr1_core.cluster.rank import Rank
-from evr1_core.cluster.watch import folders
+from evr1_core.cluster.watch import folders, memory_remedy
 from evr1_core.config.models import RunConfig
 from evr1_core.data.prompts import PromptFault
 from evr1_core.errors import Evr1Error, RequestError
@@ -75,6 +75,10 @@ class PromptWorker:
     @property
     def here(self) -> str:
         return f"rank {self.rank.rank} on node {self.rank.node}"
+
+    def remedy(self, error: BaseException) -> str:
+        """What the message of a failure says beside the error itself."""
+        return memory_remedy(self.config, error)
 
     def _context(self) -> EngineContext:
         return EngineContext(
