@@ -46,8 +46,7 @@ def named_once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Ten
 
 def load_every_weight(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> LoadReport:
     """`reload_weights` on a worker of vLLM, which itself only logs what it did not load."""
-    runner = worker.model_runner
-    model = runner.get_model()
+    model = worker.model_runner.get_model()
     names = {name for name, _ in model.named_parameters()}
     loaded: set[str] = set()
     partial: list[str] = []
@@ -61,7 +60,7 @@ def load_every_weight(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> Loa
     model.load_weights = load
     prepare_experts(model)
     try:
-        runner.reload_weights(weights_iterator=weights)
+        worker.reload_weights(weights_iterator=weights)
     except (KeyError, ValueError, AssertionError) as error:
         return LoadReport((), (), f"{type(error).__name__}: {error}"[:500])
     finally:
