@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from evr1_core.config.models import RunConfig
     from evr1_core.doctor.finding import Finding, Wanted
+
+FIRST_ROWS = 20
 
 
 def command(
@@ -59,7 +62,20 @@ def wanted_of(files: list[Path]) -> Wanted:
         "" if not location.startswith(("/", ".", "~")) and not Path(location).is_dir() else str(Path(location).expanduser().absolute())
     )
     data = tuple(str(path.absolute()) for path in (*run.data.train, *run.data.validate_on))
-    return Wanted((output, cache, temporary), (output,), data, directory if location else "", run.cluster.min_free_disk_gib)
+    files_ = (*data, *_media(run))
+    return Wanted((output, cache, temporary), (output,), files_, directory if location else "", run.cluster.min_free_disk_gib)
+
+
+def _media(run: RunConfig) -> tuple[str, ...]:
+    """Media of the first rows of each data file: enough to tell whether a disk is there. A file that can't be read is its own fault."""
+    from evr1_core.data.rows import read_samples
+
+    found: dict[str, None] = {}
+    for path in (*run.data.train, *run.data.validate_on):
+        if path.is_file():
+            rows = read_samples(path, run.data.media_root, "exclude", FIRST_ROWS, check_media=False)
+            found |= {str(Path(ref.path).absolute()): None for sample in rows.samples for ref in sample.media}
+    return tuple(found)
 
 
 def show(found: list[Finding]) -> None:
@@ -74,4 +90,5 @@ def show(found: list[Finding]) -> None:
         if one.state != "ok" and one.remedy:
             typer.echo(f"         -> {one.remedy}")
     faults = sum(one.state == "fault" for one in found)
-    typer.echo(f"{faults} faults, {sum(one.state == 'warning' for one in found)} warnings, {len(found)} checks")
+    warnings = sum(one.state == "warning" for one in found)
+    typer.echo(f"{faults} fault{'s' * (faults != 1)}, {warnings} warning{'s' * (warnings != 1)}, {len(found)} checks")

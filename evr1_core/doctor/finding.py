@@ -30,7 +30,7 @@ class Wanted:
     shared: tuple[str, ...] = ()
     """Of these, the ones that every node must see alike."""
     files: tuple[str, ...] = ()
-    """Data files."""
+    """Data files and media."""
     model: str = ""
     """A model's directory; empty where it is a repository id."""
     min_free_gib: float = 1.0

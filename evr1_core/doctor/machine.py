@@ -190,8 +190,8 @@ def folders(wanted: Wanted) -> Finding:
 
 
 def files(wanted: Wanted) -> Finding:
-    """Data files and the model's directory are on this node."""
-    missing = [name for name in wanted.files if not Path(name).is_file()]
+    """Data files, media and the model's directory are on this node."""
+    missing = [name for name in wanted.files if not Path(name).exists()]
     if wanted.model and not (Path(wanted.model) / "config.json").is_file():
         missing.append(f"{wanted.model}/config.json")
     if missing:
@@ -199,7 +199,7 @@ def files(wanted: Wanted) -> Finding:
             "files", "fault", f"not on this node: {', '.join(missing)}", "put them at the same path on every node, or on a shared disk"
         )
     count = len(wanted.files) + bool(wanted.model)
-    return Finding("files", "ok", f"{count} data files and models are here" if count else "none asked for; --config names them")
+    return Finding("files", "ok", f"{count} files and models are here" if count else "none asked for; --config names them")
 
 
 def memory(wanted: Wanted) -> Finding:

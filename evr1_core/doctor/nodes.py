@@ -7,13 +7,16 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evr1_core.doctor.finding import Finding, Wanted
 from evr1_core.doctor.machine import examine
+
+Ask = Callable[..., list[Any]]
+"""Calls a function of this module on each node: its value, or the error in its place."""
 
 CLOCK = 1.0
 """Seconds that clocks may differ: files are compared by their times."""
@@ -22,7 +25,10 @@ DEADLINE = 300.0
 
 
 def examine_cluster(wanted: Wanted, address: str) -> list[Finding]:
-    """Findings of every node that Ray at `address` has, then those between nodes. Raises RequestError where no cluster answers."""
+    """Findings of every node that Ray at `address` has, then those between nodes. Raises RequestError where no cluster answers.
+
+    A node that can't be asked is a finding. The tasks ask for no CPU and no GPU, so nodes that are busy are examined too.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -36,7 +42,6 @@ def examine_cluster(wanted: Wanted, address: str) -> list[Finding]:
     titles = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})" for node in nodes]
 
     def ask(function: Any, *arguments: Any) -> list[Any]:
-        """On each node: its value, or the error in its place."""
         remote: Any = ray.remote
         task = remote(num_cpus=0, max_retries=0)(_there)
         calls = [task.options(scheduling_strategy=place).remote(paths, function.__name__, arguments) for place in places]
@@ -48,6 +53,11 @@ def examine_cluster(wanted: Wanted, address: str) -> list[Finding]:
                 found.append(error)
         return found
 
+    return compare(wanted, titles, ask)
+
+
+def compare(wanted: Wanted, titles: Sequence[str], ask: Ask) -> list[Finding]:
+    """Findings of the nodes named `titles`, then those between them."""
     answers = ask(on_node, wanted)
     findings: list[Finding] = []
     facts: dict[str, list[Finding]] = {}
@@ -68,6 +78,8 @@ def examine_cluster(wanted: Wanted, address: str) -> list[Finding]:
 def _there(paths: Sequence[str], name: str, arguments: Sequence[Any]) -> Any:
     """Runs on a node: what could be imported by the program that asks can be imported here, as far as it is there."""
     sys.path[:] = [*sys.path, *(path for path in paths if path not in sys.path)]
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # older versions of Ray hide GPUs from tasks that ask for none
+        del os.environ["CUDA_VISIBLE_DEVICES"]
     import evr1_core.doctor.nodes as here
 
     return getattr(here, name)(*arguments)
@@ -118,23 +130,25 @@ def differences(found: dict[str, list[Finding]]) -> list[Finding]:
     return findings or [Finding("same nodes", "ok", "packages, GPUs and decoders are the same on all nodes")]
 
 
-def _clocks(titles: Sequence[str], ask: Any) -> Finding:
+def _clocks(titles: Sequence[str], ask: Ask) -> Finding:
     """A node's clock is compared with the time here at the middle of the question."""
-    apart = {}
+    apart: dict[str, str] = {}
     ask(now)  # the first question starts a process
     before = time.time()
     answers = ask(now)
     middle, error = (before + time.time()) / 2, (time.time() - before) / 2
     for title, answer in zip(titles, answers, strict=True):
-        if isinstance(answer, float) and abs(answer - middle) > CLOCK + error:
-            apart[title] = answer - middle
+        if not isinstance(answer, float):
+            apart[title] = "did not answer"
+        elif abs(answer - middle) > CLOCK + error:
+            apart[title] = f"{answer - middle:+.1f} s"
     if apart:
-        text = ", ".join(f"{title} {seconds:+.1f} s" for title, seconds in apart.items())
+        text = "; ".join(f"{title} {what}" for title, what in apart.items())
         return Finding("clocks", "warning", text, "run a time service (chrony, ntpd) on every node")
     return Finding("clocks", "ok", f"{len(titles)} nodes within {CLOCK + error:.1f} s")
 
 
-def _shared(wanted: Wanted, titles: Sequence[str], ask: Any) -> list[Finding]:
+def _shared(wanted: Wanted, titles: Sequence[str], ask: Ask) -> list[Finding]:
     """A file that is written here is looked for on every node."""
     findings = []
     for folder in wanted.shared:

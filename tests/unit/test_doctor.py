@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evr1_cli.main import main
-from evr1_core.doctor import machine
+from evr1_core.doctor import machine, nodes
 from evr1_core.doctor.finding import Finding, Wanted
 from evr1_core.doctor.nodes import differences
 
@@ -48,7 +49,7 @@ def test_missing_files_are_a_fault(
     assert doctor("--config", str(config)) == 1
     shown = capsys.readouterr().out
     assert f"not on this node: {tmp_path}/train.jsonl, {tmp_path}/model/config.json" in shown and "-> put them" in shown
-    assert "1 faults" in shown
+    assert "1 fault, " in shown
 
 
 def test_a_check_that_raises_is_a_fault() -> None:
@@ -75,6 +76,25 @@ def test_nodes_that_differ_are_named() -> None:
     assert found.state == "fault" and found.text == "torch: 2.12 on b; 2.13 on a, c"
     [same] = differences({"versions": [node("a", torch="2.13"), node("b", torch="2.13")]})
     assert same.state == "ok"
+
+
+def test_a_cluster_with_a_silent_node_and_a_wrong_clock(quick: None, tmp_path: Path) -> None:
+    """What comes from nodes is made up here: tests/integration/test_doctor_nodes.py asks real ones."""
+    titles = ["a", "b", "c"]
+
+    def ask(function: Any, *arguments: Any) -> list[Any]:
+        answer = function(*arguments)
+        late = answer - 9.0 if function is nodes.now else answer
+        return [answer, late, RuntimeError("Traceback\n  somewhere\nModuleNotFoundError: No module named 'evr1_core'")]
+
+    found = nodes.compare(Wanted(shared=(str(tmp_path / "runs"),)), titles, ask)
+    [silent] = [one for one in found if one.node == "c"]
+    assert (silent.check, silent.state) == ("node", "fault") and "No module named 'evr1_core'" in silent.text
+    between = {one.check: one for one in found if not one.node}
+    assert between["same nodes"].state == "ok"
+    assert between["clocks"].state == "warning" and re.fullmatch(r"b -(8\.\d|9\.\d) s; c did not answer", between["clocks"].text)
+    assert between["shared"].state == "fault" and between["shared"].text.endswith("runs is another folder on c")
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.timeout(150)
