@@ -193,6 +193,8 @@ class TrainWorker(PromptWorker):
         rank.join()
         super().__init__(rank, config, limits, engine)
         rank.progress.enter("start", detail="loading the policy")
+        # Adapters are drawn as in one process, whatever the engine has drawn when it loaded its own copy.
+        seed_everything(config.seed)
         self.algorithm = run_algorithm(config)
         self.policy = ShardedPolicy(
             rank,
