@@ -100,9 +100,9 @@ def plan(
     ] = None,
     gpu: Annotated[str | None, typer.Option(help="Plan memory and time on this kind of GPU, for example h200.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="So many of them.")] = None,
-    gpu_gib: Annotated[float | None, typer.Option(help="Memory of a kind that isn't known, GiB.")] = None,
-    gpu_tflops: Annotated[float | None, typer.Option(help="Its dense bfloat16 speed, TFLOP/s.")] = None,
-    host_gib: Annotated[float | None, typer.Option(help="Memory of one node, GiB: more is refused.")] = None,
+    gpu_gib: Annotated[float | None, typer.Option(min=1, help="Memory of a kind that isn't known, GiB.")] = None,
+    gpu_tflops: Annotated[float | None, typer.Option(min=1, help="Its dense bfloat16 speed, TFLOP/s.")] = None,
+    host_gib: Annotated[float | None, typer.Option(min=1, help="Memory of one node, GiB: more is refused.")] = None,
     json: Json = False,
 ) -> None:
     """Count the tokens of every prompt from the headers of its media; nothing is decoded, and the second time is instant.
@@ -139,7 +139,7 @@ def plan(
 
 
 def _machines(gpu: str | None, gpus: int | None, gib: float | None, tflops: float | None, host_gib: float | None) -> Machines | None:
-    if (gpu, gpus, gib) == (None, None, None):  # the plan of memory needs torch
+    if (gpu, gpus, gib, tflops, host_gib) == (None,) * 5:  # the plan of memory needs torch
         return None
     from evr1_core.capacity.cluster import machines
 

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+WRITTEN = "Written by `evr1 launch`"
+"""In every script, which may be written anew."""
+
 
 def command(
     arguments: Annotated[list[str], typer.Argument(metavar="-- train ARGS...", help="The command of evr1 to run, behind `--`.")],
@@ -28,9 +31,11 @@ def command(
         raise RequestError(f"evr1 launch runs `train`, not {arguments[0]!r}: write `evr1 launch ... -- train run.yaml`")
     if not name or any(not (letter.isalnum() or letter in "-_.") for letter in name):
         raise RequestError(f"--name {name!r}: letters, digits, - _ . alone")
-    decided = [one for one in arguments if one.startswith(("cluster.backend=", "cluster.address=")) or one == "--ray-address"]
+    decided = [one for one in arguments if one.split("=")[0] in ("cluster.backend", "cluster.address", "--backend", "--ray-address")]
     if decided:
         raise RequestError(f"{decided[0]}: the script gives the backend and the address itself, leave it out")
+    if out is not None and out.exists() and WRITTEN not in out.read_text(encoding="utf-8", errors="replace"):
+        raise RequestError(f"--out {out}: there is a file of this name that evr1 launch hasn't written; give another name")
     text = render(template, arguments, nodes, gpus_per_node, name, out)
     if out is None:
         typer.echo(text, nl=False)

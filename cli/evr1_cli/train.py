@@ -35,6 +35,7 @@ def command(
     A run that is started again goes on from its last checkpoint. Ctrl-C or SIGTERM finishes the step, saves and stops.
     """
     from evr1_core.config.load import Flag, load, split_arguments
+    from evr1_core.errors import RequestError
 
     flags = {
         "algorithm.name": Flag(algo, "--algo"),
@@ -49,6 +50,8 @@ def command(
     loaded = load(*split_arguments(arguments or []), flags)
     if dry_run:
         show_plan(loaded, gpu, gpus)
+    elif gpu is not None or gpus is not None:
+        raise RequestError("--gpu and --gpus plan memory before a run: give --dry-run too; cluster.workers says how many GPUs a run takes")
     else:
         train(loaded)
 

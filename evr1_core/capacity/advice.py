@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from evr1_core.capacity.anatomy import Anatomy, dissect
 from evr1_core.capacity.cluster import GIB, Machines, engine_plan, layout
+from evr1_core.capacity.knobs import Knob, knobs
 from evr1_core.capacity.memory import Phase, Setting, cache_bytes, key_bytes, phases
 from evr1_core.capacity.workload import Workload
-from evr1_core.config.models import AlgorithmSection, LoraSection, RunConfig
+from evr1_core.config.models import AlgorithmSection, RunConfig
 from evr1_core.errors import RequestError
 from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.train.algorithm import build_algorithm
@@ -32,9 +33,9 @@ class Planner:
         if placed.sharded and config.train.optimizer == "adamw_8bit":
             raise RequestError("train.optimizer=adamw_8bit takes no shards: take adamw_fused or adamw with cluster.backend=ray")
         model = config.model
-        known = (model.dtype, model.lora, model.freeze)
+        known = (model.dtype, model.lora, model.freeze, model.attention, placed.sequence)
         if known not in self._anatomies:
-            self._anatomies[known] = dissect(self.adapter, model)
+            self._anatomies[known] = dissect(self.adapter, model, placed.sequence)
         reference, entropies = _needs(config.algorithm)
         return Setting(
             config=config,
@@ -43,6 +44,7 @@ class Planner:
             layout=placed,
             engine=engine_plan(config, placed),
             gpu=self.machines.gpu,
+            gpus=gpus or self.machines.gpus,
             reference=reference and (model.lora is None or model.reference_dtype not in (None, model.dtype)),
             entropies=entropies,
         )
@@ -60,15 +62,20 @@ def worst(setting: Setting) -> Phase:
     return max(phases(setting), key=lambda phase: phase.bytes)
 
 
-def cache_is_short(setting: Setting) -> bool:
-    """An engine with a share of the GPU has no room for the longest row."""
+def lacking(setting: Setting) -> float:
+    """Bytes that an engine with a share of the GPU lacks for keys and values of the longest row."""
     if setting.engine.share is None:
-        return False
-    return cache_bytes(setting) < key_bytes(setting) * (setting.work.longest + setting.config.rollout.max_tokens)
+        return 0.0
+    return max(0.0, key_bytes(setting) * (setting.work.longest + setting.config.rollout.max_tokens) - cache_bytes(setting))
+
+
+def excess(setting: Setting) -> float:
+    """Bytes that all phases together take beyond the limit; 0 where everything fits."""
+    return sum(max(0.0, one.bytes - setting.limit) for one in phases(setting)) + lacking(setting)
 
 
 def fits(setting: Setting) -> bool:
-    return worst(setting).bytes <= setting.limit and not cache_is_short(setting)
+    return not excess(setting)
 
 
 def with_tokens(setting: Setting, tokens: int) -> Setting:
@@ -102,7 +109,7 @@ def largest_micro_batch(setting: Setting) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """A knob, and what the phase takes after turning it."""
+    """A knob, and what the worst phase takes after turning it."""
 
     knob: str
     bytes: float
@@ -111,96 +118,88 @@ class Turned:
 
 
 def remedies(planner: Planner, setting: Setting) -> list[Turned]:
-    """Knobs that make the worst phase smaller: those that make the run fit first, then by effect."""
+    """Single knobs that make the worst phase smaller, the one with the largest effect first."""
     before = worst(setting)
     found: list[Turned] = []
-    for knob, turned in _turned(planner, setting):
+    for knob, turned in _turned(planner, setting, True):
         after = next((one for one in phases(turned) if one.name == before.name), None)
         size = after.bytes if after is not None else 0.0
         if size < before.bytes - 0.01 * GIB:
-            found.append(Turned(knob, size, fits(turned)))
+            found.append(Turned(knob.text, size, fits(turned)))
     return sorted(found, key=lambda one: one.bytes)
 
 
-def _turned(planner: Planner, setting: Setting) -> Iterator[tuple[str, Setting]]:
+def combination(planner: Planner, setting: Setting) -> list[Turned]:
+    """Few knobs with which everything fits, with the worst phase after each; empty where there are none.
+
+    The knob that takes most off what is too much is turned, then the next one (greedy), and those that turned out to be needless are
+    left out. Knobs that change what is trained, and more GPUs, are turned only where the others are not enough.
+    """
+    for all_of_them in (False, True):
+        chosen = _greedy(planner, setting, all_of_them)
+        if chosen is not None:
+            needed = list(chosen)
+            for knob in chosen:
+                without = [one for one in needed if one is not knob]
+                after = _all_turned(planner, setting, without)
+                if after is not None and fits(after):
+                    needed = without
+            found = []
+            for count in range(1, len(needed) + 1):
+                after = _all_turned(planner, setting, needed[:count])
+                if after is not None:
+                    found.append(Turned(needed[count - 1].text, worst(after).bytes, fits(after)))
+            return found
+    return []
+
+
+def _greedy(planner: Planner, setting: Setting, all_of_them: bool) -> list[Knob] | None:
+    chosen: list[Knob] = []
+    while not fits(setting):
+        tried = [(excess(turned), knob, turned) for knob, turned in _turned(planner, setting, all_of_them)]
+        best = min(tried, key=lambda one: one[0], default=None)
+        if best is None or best[0] > excess(setting) - 0.01 * GIB:
+            return None
+        chosen.append(best[1])
+        setting = best[2]
+    return chosen
+
+
+def _all_turned(planner: Planner, setting: Setting, chosen: Sequence[Knob]) -> Setting | None:
+    try:
+        for knob in chosen:
+            setting = _turn(planner, setting, knob)
+    except RequestError:  # one made another one possible
+        return None
+    return setting
+
+
+def _turned(planner: Planner, setting: Setting, all_of_them: bool) -> list[tuple[Knob, Setting]]:
     """Each knob by itself; one that can't be turned here is left out."""
-    for knob, changes, more in _knobs(setting):
+    found: list[tuple[Knob, Setting]] = []
+    over = max(0.0, worst(setting).bytes - setting.limit)
+    tokens = largest_micro_batch(setting)
+    for knob in knobs(setting, over, tokens):
+        if not (all_of_them or knob.same_training):
+            continue
         try:
-            yield (
-                knob,
-                planner.setting(changed(setting.config, changes), more.get("work", setting.work), more.get("gpus")),
-            )
+            found.append((knob, _turn(planner, setting, knob)))
         except RequestError:  # for example workers that an engine of twice the width doesn't divide
             continue
-    tokens = largest_micro_batch(setting)
-    if tokens is not None and tokens < setting.config.train.micro_batch_tokens:
-        yield f"train.micro_batch_tokens={tokens}", with_tokens(setting, tokens)
+    return found
 
 
-def _knobs(setting: Setting) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    config, engine, placed = setting.config, setting.engine, setting.layout
-    simple = {
-        "model.gradient_checkpointing": True,
-        "model.activation_offload": True,
-        "model.dtype": "bfloat16",
-        "train.optimizer": "adamw_fused" if placed.sharded else "adamw_8bit",
-        "train.optimizer_offload": "always",
-        "model.weights_offload": True,
-        "model.attention": "sdpa" if config.model.attention == "eager" else config.model.attention,
-    }
-    if setting.reference:
-        simple["model.reference_device"] = "cpu"
-    if config.train.optimizer_offload == "off":
-        yield "train.optimizer_offload=rollout", {"train.optimizer_offload": "rollout"}, {}
-    if placed.sharded:
-        simple |= {
-            "cluster.shard.cpu_offload": True,
-            "cluster.shard.reshard": True,
-            "cluster.shard.sync": "every",
-            "cluster.shard.replicas": 1,
-            "cluster.sequence_parallel": 2 * config.cluster.sequence_parallel,
-        }
-    for key, value in simple.items():
-        if _get(config, key) != value:
-            yield f"{key}={str(value).lower() if isinstance(value, bool) else value}", {key: value}, {}
-    if config.model.lora is None:
-        yield "model.lora={rank: 16}", {"model.lora": LoraSection()}, {}
-        if "vision" not in config.model.freeze and setting.anatomy.parts.get("vision"):
-            yield "model.freeze=[vision]", {"model.freeze": (*config.model.freeze, "vision")}, {}
-    options = config.rollout.options
-    if engine.sleep == "off":
-        yield "rollout.options.sleep=2", {"rollout.options": {**options, "sleep": 2}}, {}
-    if engine.share is not None:
-        yield from _engine_knobs(setting, engine.share)
-    longest = setting.work.longest
-    half = replace(
-        setting.work, longest=longest // 2, mean=min(setting.work.mean, longest / 2), longest_vision=setting.work.longest_vision // 2
-    )
-    yield f"data.max_prompt_tokens={longest // 2}", {"data.max_prompt_tokens": longest // 2}, {"work": half}
-    more = {} if placed.sharded else {"cluster.backend": "ray"}
-    total = placed.workers + placed.separate
-    yield f"{2 * total} GPUs{' with cluster.backend=ray' if more else ''}", {**more, "cluster.workers": None}, {"gpus": 2 * total}
-
-
-def _engine_knobs(setting: Setting, share: float) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    options = setting.config.rollout.options
-    width = 2 * setting.engine.width
-    yield f"rollout.options.tensor_parallel_size={width}", {"rollout.options": {**options, "tensor_parallel_size": width}}, {}
-    excess = worst(setting).bytes - setting.limit
-    lower = int(100 * (share - excess / GIB / setting.gpu.gib)) / 100
-    if excess > 0 and lower > 0:
-        yield f"rollout.options.gpu_memory_utilization={lower}", {"rollout.options": {**options, "gpu_memory_utilization": lower}}, {}
-
-
-def _get(config: Any, key: str) -> Any:
-    for name in key.split("."):
-        config = getattr(config, name)
-    return config
+def _turn(planner: Planner, setting: Setting, knob: Knob) -> Setting:
+    work = setting.work if knob.longest is None else setting.work.shortened(knob.longest)
+    return planner.setting(changed(setting.config, knob.changes), work, knob.gpus or setting.gpus)
 
 
 def changed(config: Any, changes: dict[str, Any]) -> Any:
-    """The configuration with other values at dotted keys."""
+    """The configuration with other values at dotted keys, options of plugins too."""
     for key, value in changes.items():
         name, _, rest = key.partition(".")
-        config = config.model_copy(update={name: changed(getattr(config, name), {rest: value}) if rest else value})
+        options = isinstance(config, dict)
+        if rest:
+            value = changed(config[name] if options else getattr(config, name), {rest: value})
+        config = {**config, name: value} if options else config.model_copy(update={name: value})
     return config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evr1_core.config.models import ModelSection
 from evr1_core.policy.adapter import ModelAdapter
@@ -69,6 +69,8 @@ class Anatomy:
     """Numbers of one patch of the vision tower's input."""
     patches: int
     """Patches per vision token."""
+    levels: int
+    """Features of one vision token: the tower's last, and those of deeper layers where the family has them."""
 
     @property
     def frozen(self) -> int:
@@ -83,17 +85,23 @@ class Anatomy:
         return [block for block in self.blocks if block.vision == vision]
 
 
-def dissect(adapter: ModelAdapter, section: ModelSection) -> Anatomy:
-    """The model of `adapter`, with what `section` freezes and adds. Raises RequestError for parts or targets that it hasn't."""
+def dissect(adapter: ModelAdapter, section: ModelSection, sequence: int = 1) -> Anatomy:
+    """The model of `adapter`, with what `section` freezes and adds, its rows shared by `sequence` ranks.
+
+    Raises RequestError for parts or targets that it hasn't, and where its layers can't be shared so.
+    """
     import torch
 
     from evr1_core.policy.lora import is_adapter, stacked_weights
     from evr1_core.policy.policy import prepare
+    from evr1_core.policy.sequence import SequenceGroup, share
 
     # Kernels and compiled layers change no size, and need the GPU itself.
     options = section.model_copy(update={"kernels": "torch", "compile": "off", "gradient_checkpointing": False})
-    model = adapter.empty_model(getattr(torch, section.dtype), attention="sdpa")
+    model = adapter.empty_model(getattr(torch, section.dtype), attention="eager" if section.attention == "eager" else "sdpa")
     prepare(adapter, model, options, "cpu")
+    if sequence > 1:
+        share(model, adapter, SequenceGroup(cast("Any", None), 0, sequence))  # its size alone is asked for
     named = dict(model.named_parameters())
     config: Any = model.config
     text, vision = config.get_text_config(), config.vision_config
@@ -123,6 +131,7 @@ def dissect(adapter: ModelAdapter, section: ModelSection) -> Anatomy:
         heads=text.num_attention_heads,
         patch_values=3 * adapter.factors.frames * vision.patch_size**2,
         patches=(adapter.factors.pixels // vision.patch_size) ** 2,
+        levels=1 + len(getattr(vision, "deepstack_visual_indexes", None) or ()),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from evr1_core import plugins
 from evr1_core.capacity.gpus import Gpu, find_gpu
+from evr1_core.cluster.sequence import check_degree
 from evr1_core.config.models import RunConfig
 from evr1_core.errors import RequestError
 from evr1_core.rollout.engine import choose_engine
@@ -34,7 +35,7 @@ def machines(
     per_node: int = 8,
 ) -> Machines | None:
     """What the command line asks about; None when it asks about no GPU. Raises RequestError for an unknown kind without its numbers."""
-    if gpu is None and gpus is None and gib is None:
+    if all(one is None for one in (gpu, gpus, gib, tflops, host_gib)):
         return None
     count = gpus or 1
     return Machines(find_gpu(gpu, gib, tflops), count, min(count, per_node), host_gib)
@@ -97,8 +98,7 @@ def layout(config: RunConfig, gpus: int) -> Layout:
         raise RequestError(
             f"cluster.shard.replicas: {cluster.shard.replicas} copies don't fit {workers} workers; take a divisor of {workers}"
         )
-    if workers % cluster.sequence_parallel:
-        raise RequestError(f"cluster.sequence_parallel: {cluster.sequence_parallel} doesn't divide {workers} workers; take a divisor")
+    check_degree(workers, cluster.sequence_parallel, config.train.packing)
     return Layout(True, workers, workers // cluster.shard.replicas, separate, cluster.sequence_parallel)
 
 

@@ -50,6 +50,7 @@ class Setting:
     layout: Layout
     engine: EnginePlan
     gpu: Gpu
+    gpus: int
     reference: bool
     """A frozen reference of the whole model is loaded."""
     entropies: bool
@@ -77,8 +78,7 @@ def phases(setting: Setting) -> list[Phase]:
         found.append(Phase("engine", _engine(setting), "engine", _cache_facts(setting)))
     if setting.config.train.mini_batches > 1 or setting.reference:
         found.append(_logprobs(setting))
-    found += [_update(setting), _optimizer(setting), _sync(setting)]
-    return found
+    return [*found, _update(setting), _optimizer(setting), _sync(setting), _awake(setting)]
 
 
 def resident(setting: Setting, *, rollout: bool = False) -> Parts:
@@ -201,18 +201,30 @@ def vision_tokens(setting: Setting) -> float:
     return min(setting.pass_tokens * setting.work.vision_share, max(setting.pass_tokens, setting.work.longest_vision))
 
 
+def _whole(setting: Setting) -> float:
+    """What every rank of a group that shares rows holds of all tokens: embedded inputs, and the gathered features of the vision tower
+    twice, as they are sent to each other."""
+    if setting.layout.sequence == 1:
+        return 0.0
+    width = setting.size * setting.anatomy.hidden
+    return width * (setting.pass_tokens + 2 * vision_tokens(setting) * setting.anatomy.levels)
+
+
 def _logprobs(setting: Setting) -> Phase:
-    tokens = setting.pass_tokens / setting.layout.sequence
+    ranks = setting.layout.sequence
+    tokens = setting.pass_tokens / ranks
     text = max(setting.anatomy.of(vision=False), key=lambda block: block.outputs)
-    forward = tokens * setting.size * (text.inputs + text.outputs) + _vision_pass(setting, vision_tokens(setting))
+    tower = _vision_pass(setting, vision_tokens(setting) / ranks)
+    forward = tokens * setting.size * (text.inputs + text.outputs) + tower + _whole(setting)
     parts = resident(setting) | gathered(setting) | _beside(setting)
     return Phase("log-probabilities", parts | {"activations": forward, "head": head_bytes(setting, int(tokens))})
 
 
 def activations(setting: Setting) -> Parts:
     """What the backward pass of the largest micro-batch needs; in host memory as far as it is offloaded."""
-    anatomy, model, size = setting.anatomy, setting.config.model, setting.size
-    tokens, patches = setting.pass_tokens / setting.layout.sequence, vision_tokens(setting) * anatomy.patches
+    anatomy, model, size, ranks = setting.anatomy, setting.config.model, setting.size, setting.layout.sequence
+    tokens, seen = setting.pass_tokens / ranks, vision_tokens(setting) / ranks
+    patches = seen * anatomy.patches
     text, vision = anatomy.of(vision=False), anatomy.of(vision=True)
     alive = any(block.trained for block in vision)
     sides = [(text, tokens), (vision, patches if alive else 0.0)]
@@ -222,10 +234,10 @@ def activations(setting: Setting) -> Parts:
     else:
         layers = sum(count * block.saved(size) for blocks, count in sides for block in blocks)
         again = max(count * 2 * size * block.widest for blocks, count in sides for block in blocks)
-    inputs = patches * (4 + size) * anatomy.patch_values + tokens * (size + 4) * anatomy.hidden
-    frozen_tower = 0.0 if alive or not vision else _vision_pass(setting, vision_tokens(setting)) / 2
+    inputs = patches * (4 + size) * anatomy.patch_values + tokens * (size + 4) * anatomy.hidden + _whole(setting)
+    frozen_tower = 0.0 if alive or not vision else _vision_pass(setting, seen) / 2
     if model.attention == "eager":
-        again += setting.pass_tokens**2 * (4 + 2 * size) * anatomy.heads / setting.layout.sequence
+        again += setting.pass_tokens**2 * (4 + 2 * size) * anatomy.heads / ranks
     return {"kept activations": layers, "one block": again, "inputs": inputs + frozen_tower}
 
 
@@ -261,7 +273,8 @@ def _update(setting: Setting) -> Phase:
 
 
 def _optimizer(setting: Setting) -> Phase:
-    """AdamW's own step. The plain one on a GPU makes a root of the second moments of all weights at once."""
+    """AdamW's own step. The plain one on a GPU (torch.optim, `foreach`, of tensors in shards too) makes a root of the second moments of
+    all weights of this rank at once; the fused one makes none."""
     train, anatomy = setting.config.train, setting.anatomy
     parts = resident(setting) | _beside(setting)
     host = train.optimizer_offload == "always" or (setting.layout.sharded and setting.config.cluster.shard.cpu_offload)
@@ -284,3 +297,14 @@ def _sync(setting: Setting) -> Phase:
                 awake = setting.engine.share * setting.gpu.gib * GIB
                 parts["engine"] = awake if setting.engine.sleep == "off" else engine_weights(setting) + ASLEEP
     return Phase("weight update", parts)
+
+
+def _awake(setting: Setting) -> Phase:
+    """The engine is woken for the next rollouts beside a policy that is whole; a checkpoint is then copied tensor by tensor."""
+    parts = resident(setting)
+    if not _shared(setting) and not setting.layout.separate:
+        share = setting.engine.share
+        awake = engine_weights(setting) if share is None else share * setting.gpu.gib * GIB
+        parts["engine" if share is not None else "engine weights"] = awake
+    parts["tensor under way"] = 4.0 * setting.anatomy.largest / setting.layout.shards
+    return Phase("wake and checkpoint", parts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from evr1_core.capacity.advice import Planner, cache_is_short, fits, largest_micro_batch, remedies, worst
+from evr1_core.capacity.advice import Planner, Turned, combination, fits, lacking, largest_micro_batch, remedies, worst
 from evr1_core.capacity.cluster import GIB, Machines
 from evr1_core.capacity.duration import ANSWER_SHARE, BANDWIDTH_USE, MFU, Span, step_time
 from evr1_core.capacity.host import disk, node_memory
-from evr1_core.capacity.memory import RESERVE, SLACK, Parts, Setting, key_bytes, phases
+from evr1_core.capacity.memory import ASLEEP, RESERVE, SLACK, Parts, Setting, key_bytes, phases
 from evr1_core.capacity.workload import Workload
 from evr1_core.config.models import RunConfig
 from evr1_core.errors import RequestError
@@ -33,6 +33,9 @@ def plan_capacity(config: RunConfig, adapter: ModelAdapter, work: Workload, mach
     unused = machines.gpus - setting.layout.workers - setting.layout.separate
     if unused:
         notes.append(f"{unused} of {machines.gpus} GPUs are not used: raise cluster.workers or rollout.workers")
+    if setting.engine.sleep == "off" and not setting.layout.separate and setting.engine.share is not None:
+        given = setting.engine.share * setting.gpu.gib - ASLEEP / GIB
+        notes.append(f"rollout.options.sleep=2 would leave {given:.0f} GiB more to the update: engines are awake all the time as it is")
     refusal = refuse(planner, setting)
     host = node_memory(setting, machines)
     over = machines.host_gib is not None and sum(host.values()) > machines.host_gib * GIB
@@ -79,20 +82,32 @@ def refuse(planner: Planner, setting: Setting) -> str:
     """Why it can't fit, with the knobs to turn; empty where it fits."""
     if fits(setting):
         return ""
-    if cache_is_short(setting) and worst(setting).bytes <= setting.limit:
-        return _short_cache(setting)
     phase = worst(setting)
+    if phase.bytes <= setting.limit:
+        return _short_cache(setting)
     turned = remedies(planner, setting)
     lines = [
         f"{phase.name}: {phase.bytes / GIB:.1f} GiB per GPU, {setting.limit / GIB:.1f} of {setting.gpu.gib:.1f} GiB "
         f"of {setting.gpu.name} can be used ({_largest(phase.parts)})"
     ]
+    others = sorted((one for one in phases(setting) if one is not phase and one.bytes > setting.limit), key=lambda one: -one.bytes)
+    also = [f"{one.name} {one.bytes / GIB:.1f}" for one in others if one.name != phase.name]
+    if lacking(setting):
+        also.append(f"keys and values of the longest row lack {lacking(setting) / GIB:.1f}")
+    if also:
+        lines.append(f"  too large as well, GiB: {', '.join(also)}")
     enough = [one for one in turned if one.fits]
-    lines += [f"  {one.knob}: {one.bytes / GIB:.1f} GiB{'' if one.fits else ', not enough alone'}" for one in turned[:SHOWN]]
+    lines += [f"  {one.knob}: {one.bytes / GIB:.1f} GiB{', and all fits' if one.fits else ', not enough alone'}" for one in turned[:SHOWN]]
     lines += [f"  {one.knob}: {one.bytes / GIB:.1f} GiB, and all fits" for one in enough if one not in turned[:SHOWN]][:SHOWN]
-    if not turned:
-        lines.append("  no knob of evr1 helps: take more or larger GPUs, or a smaller model")
+    if not enough:
+        together = combination(planner, setting)
+        lines.append(_together(together) if together else "  no knobs of evr1 are enough: take more or larger GPUs, or a smaller model")
     return "\n".join(lines)
+
+
+def _together(turned: list[Turned]) -> str:
+    steps = ", then ".join(f"{one.knob} ({one.bytes / GIB:.1f} GiB)" for one in turned)
+    return f"  together they are enough, the largest phase after each: {steps}"
 
 
 def _short_cache(setting: Setting) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evr1_core.config.models import RunConfig
 from evr1_core.data.plan import DataPlan
@@ -29,6 +29,11 @@ class Workload:
     """Largest share of vision tokens in one prompt."""
     cache_bytes: int | None
     """Frame cache of all different media; None without a data plan."""
+
+    def shortened(self, longest: int) -> Workload:
+        """With no prompt of more than `longest` tokens."""
+        share = longest / self.longest
+        return replace(self, longest=longest, mean=min(self.mean, longest), longest_vision=int(self.longest_vision * share))
 
 
 def from_limits(config: RunConfig) -> Workload:

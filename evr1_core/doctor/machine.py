@@ -199,7 +199,7 @@ def files(wanted: Wanted) -> Finding:
             "files", "fault", f"not on this node: {', '.join(missing)}", "put them at the same path on every node, or on a shared disk"
         )
     count = len(wanted.files) + bool(wanted.model)
-    return Finding("files", "ok", f"{count} files and models are here" if count else "none asked for; --config names them")
+    return Finding("files", "ok", f"{count} asked for, all here" if count else "none asked for; --config names them")
 
 
 def memory(wanted: Wanted) -> Finding:

@@ -34,12 +34,25 @@ def test_script(template: str, gpus: str, tmp_path: Path, capsys: pytest.Capture
         (["--", "eval", "x"], "runs `train`"),
         (["--template", "slum", "--", "train"], "did you mean 'slurm'"),
         (["--", "train", "cluster.address=x"], "leave it out"),
+        (["--", "train", "--ray-address=10.0.0.1:6379"], "leave it out"),
+        (["--", "train", "--backend", "local"], "leave it out"),
         (["--name", "a b", "--", "train"], "--name"),
     ],
 )
 def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_script_may_be_written_anew_but_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, other = tmp_path / "job.sh", tmp_path / "run.yaml"
+    for nodes in ("2", "3"):
+        with pytest.raises(SystemExit) as end:
+            main(["launch", "--nodes", nodes, "--out", str(script), *TRAIN])
+        assert not end.value.code and f"#SBATCH --nodes={nodes}\n" in script.read_text()
+    other.write_text("name: mine\n")
+    assert main(["launch", "--out", str(other), *TRAIN]) == 2
+    assert "hasn't written" in capsys.readouterr().err and other.read_text() == "name: mine\n"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from evr1_core.capacity.advice import Planner, largest_micro_batch, with_tokens, worst
+from evr1_core.capacity.advice import Planner, combination, fits, largest_micro_batch, with_tokens, worst
 from evr1_core.capacity.anatomy import dissect
 from evr1_core.capacity.cluster import Machines
 from evr1_core.capacity.gpus import find_gpu
@@ -92,10 +92,25 @@ def test_what_cannot_fit_is_refused_with_the_knob(eight: Any) -> None:
         check(found)
     text = str(error.value)
     assert "GiB per GPU" in text and "of 79.6 GiB of h100" in text
-    sizes = [float(line.rpartition(": ")[2].split()[0]) for line in text.splitlines()[1:5]]
+    sizes = [float(line.rpartition(": ")[2].split()[0]) for line in text.splitlines()[2:6]]
     assert len(sizes) == 4 and sizes == sorted(sizes), "the knob with the largest effect comes first"
-    assert "cluster.shard.cpu_offload=true" in text
+    assert "cluster.shard.cpu_offload=true: 1.0 GiB, and all fits" in text
+    assert "too large as well, GiB: update " in text and text.count("wake and checkpoint") == 1
     assert not plan(eight, "h200", 8, host=100.0)["fits"]
+
+
+def test_knobs_that_are_enough_together(eight: Any) -> None:
+    """Where no single one is: each is needed, all keep what is trained, and the run with them is planned to fit."""
+    planner = Planner(eight, from_limits(run_config()), Machines(find_gpu("rtx-4090"), 8, 8))
+    found = combination(planner, planner.setting(run_config()))
+    knobs = [one.knob for one in found]
+    assert len(knobs) > 1 and found[-1].fits and not any(one.fits for one in found[:-1])
+    assert not any("lora" in knob or "max_prompt_tokens" in knob or "dtype" in knob for knob in knobs)
+    for count, one in enumerate(found, start=1):
+        setting = planner.setting(run_config(*knobs[:count]))
+        assert (fits(setting), worst(setting).bytes) == (one.fits, one.bytes)
+    for left_out in knobs:
+        assert not fits(planner.setting(run_config(*(knob for knob in knobs if knob != left_out)))), left_out
 
 
 def test_knobs_do_what_they_are_for(eight: Any) -> None:
@@ -111,7 +126,11 @@ def test_knobs_do_what_they_are_for(eight: Any) -> None:
         update = next(one for one in plan(eight, "h200", 8, override)["phases"] if one["phase"] == "update")
         text = base["update"]["parts"][part]
         assert update["parts"][part] == pytest.approx(factor * text, rel=0.05, abs=0.02), override
+    assert "rollout.options.sleep=2 would leave 83 GiB more to the update" in " ".join(plan(eight, "h200", 8)["notes"])
     split = next(one for one in plan(eight, "h200", 8, "cluster.sequence_parallel=2")["phases"] if one["phase"] == "update")
+    halves = {name: split["parts"][name] / base["update"]["parts"][name] for name in ("kept activations", "one block", "inputs")}
+    assert halves["kept activations"] == halves["one block"] == pytest.approx(0.5, abs=0.01), "the vision tower's frames are shared too"
+    assert halves["inputs"] > 0.6, "embedded text and gathered features stay whole"
     assert split["gib"] < base["update"]["gib"] - 3
     lora = plan(eight, "rtx-4090", 2, "model.lora={rank: 16}", "rollout.options.sleep=2")
     assert lora["parameters"]["trained"] == lora["parameters"]["adapters"] < 0.01 * lora["parameters"]["all"]
@@ -183,6 +202,8 @@ def test_micro_batch_is_the_largest_that_fits(eight: Any) -> None:
 def test_kinds_of_gpu() -> None:
     assert find_gpu("H200") == find_gpu("NVIDIA H200") and find_gpu("RTX 4090").gib == 24
     assert find_gpu("mine", 30, 100).gib == 30
+    with pytest.raises(RequestError, match="which kind of GPU.*h200"):
+        find_gpu(None, tflops=100)
     with pytest.raises(RequestError, match="h2000.*did you mean 'h200'.*--gpu-gib and --gpu-tflops"):
         find_gpu("h2000")
 
@@ -191,10 +212,16 @@ def test_workers_that_do_not_come_out_even(eight: Any) -> None:
     for override, named in [
         ("cluster.shard.replicas=3", "cluster.shard.replicas"),
         ("cluster.workers=9", "cluster.workers"),
-        ("cluster.sequence_parallel=3", "cluster.sequence_parallel"),
+        ("cluster.sequence_parallel=3", "cluster.sequence_parallel: groups of 3 don't fit 8 workers"),
         ("rollout.placement=separate", "rollout.workers"),
         ("train.optimizer=adamw_8bit", "train.optimizer"),
         ("rollout.options.tensor_parallel_size=3", "tensor_parallel_size"),
     ]:
         with pytest.raises(RequestError, match=named):
             plan(eight, "h200", 8, override)
+
+
+def test_heads_that_ranks_cannot_share(eight: Any) -> None:
+    """32 heads by 3 ranks: refused by the family itself, before a GPU is there."""
+    with pytest.raises(RequestError, match="32 attention heads don't divide by 3"):
+        plan(eight, "h200", 6, "cluster.sequence_parallel=3")
