@@ -26,6 +26,8 @@ FREE_SECONDS = 30.0
 NODE_SECONDS = 20.0
 """For what is looked up on another node."""
 END_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
+"""For workers to close by themselves at a good end."""
 HEAD_SECONDS = 10.0
 """Between two looks at the head of the cluster while no call is so long that it looks by itself."""
 TIMEOUT_SHARE = 3.0
@@ -51,7 +53,7 @@ class WorkerGroup:
         self._holder = 0
         """Thread whose call is running."""
         self._placement: Any = None
-        self._closed = False
+        self._ready = self._closed = False
 
     @classmethod
     def open(
@@ -73,6 +75,7 @@ class WorkerGroup:
             group._busy.acquire()
             left = section.start_deadline - (time.monotonic() - begun)
             Pending(group, calls, "start", quiet=section.start_deadline, total=left).result()
+            group._ready = True
         except BaseException:
             group.close()
             raise
@@ -263,7 +266,10 @@ class WorkerGroup:
             return None
 
     def close(self) -> None:
-        """End all processes of the group, and wait until they are gone. Ray itself runs on until the program ends."""
+        """End all processes of the group, and wait until they are gone. Ray itself runs on until the program ends.
+
+        Workers with a method `close` are asked to close first, unless a call is running or has failed.
+        """
         import ray
 
         if self._closed:
@@ -272,12 +278,26 @@ class WorkerGroup:
             self.abandon()
             return
         self._closed = True
-        for actor in self.actors:
-            ray.kill(actor)
-        if self._placement is not None:
-            ray.util.remove_placement_group(self._placement)
-        for node in dict.fromkeys(place["node"] for place in self.places):
-            self._end(node)
+        try:
+            if self._ready and not self._busy.locked():
+                self._let_close()
+        finally:  # an interrupt meanwhile leaves no process either
+            for actor in self.actors:
+                ray.kill(actor)
+            if self._placement is not None:
+                ray.util.remove_placement_group(self._placement)
+            for node in dict.fromkeys(place["node"] for place in self.places):
+                self._end(node)
+
+    def _let_close(self) -> None:
+        """Each worker's own `close`, where it has one: a process that is killed leaves its shared memory behind."""
+        import ray
+
+        nothing = pickle.dumps((), protocol=5)
+        calls = [actor.call.remote("close", "close", nothing, nothing) for actor in self.actors]
+        _, late = ray.wait(calls, num_returns=len(calls), timeout=CLOSE_SECONDS)
+        if late:
+            _log.info("%d processes of %s did not close within %g s", len(late), self.name, CLOSE_SECONDS)
 
     def abandon(self) -> None:
         """Close without Ray, whose head does not answer: processes of this machine are ended here, those of others end with their Ray."""
