@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -141,36 +142,37 @@ def open_run(config: RunConfig, origins: Mapping[str, str] | None = None, comman
     rows, planned = plan_ahead(config.data, rows, builder, store) if config.data.plan else (rows, None)
     order = open_order(config, rows)
     total = total_steps(config, order)
-    record = Record.open(config, origins or {}, command=command, total=total)
-    builder.note = record.note
-    note_rows(record, rows, planned, builder)
-    guidance = open_guidance(config, adapter, algorithm, rows, record)
-    longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
-    context = engine_context(config, adapter, [*rows.samples, *held_out], device, max_tokens=longest)
-    try:
+    with ExitStack() as opened:  # what is open already is closed where something after it fails
+        record = Record.open(config, origins or {}, command=command, total=total)
+        opened.callback(record.close)
+        builder.note = record.note
+        note_rows(record, rows, planned, builder)
+        guidance = open_guidance(config, adapter, algorithm, rows, record)
+        longest = max(config.rollout.max_tokens, config.evaluate.max_tokens if held_out else 0)
+        context = engine_context(config, adapter, [*rows.samples, *held_out], device, max_tokens=longest)
         parts = (open_workers if ray else open_local)(config, algorithm, context, total, store, builder)
-    except BaseException:
-        record.close()
-        raise
-    for line in parts.learner.notes():
-        record.note(line)
-    return Run(
-        config=config,
-        order=order,
-        adapter=adapter,
-        store=store,
-        builder=parts.builder,
-        learner=parts.learner,
-        engine=parts.engine,
-        validation_engine=parts.validation_engine,
-        pool=ScoringPool(config.rewards),
-        algorithm=algorithm,
-        guidance=guidance,
-        kl=Coefficient(algorithm.options),
-        record=record,
-        checkpoints=open_checkpoints(config, record),
-        total_steps=total,
-    )
+        opened.callback(parts.engine.close)
+        for line in parts.learner.notes():
+            record.note(line)
+        run = Run(
+            config=config,
+            order=order,
+            adapter=adapter,
+            store=store,
+            builder=parts.builder,
+            learner=parts.learner,
+            engine=parts.engine,
+            validation_engine=parts.validation_engine,
+            pool=ScoringPool(config.rewards),
+            algorithm=algorithm,
+            guidance=guidance,
+            kl=Coefficient(algorithm.options),
+            record=record,
+            checkpoints=open_checkpoints(config, record),
+            total_steps=total,
+        )
+        opened.pop_all()
+    return run
 
 
 @dataclass
