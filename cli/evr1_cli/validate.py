@@ -43,11 +43,11 @@ def validator(config: RunConfig) -> Validate:
         identity = settings(config, weights=f"{config.name} after step {step}", engine=config.rollout.engine, what=what)
         folder = config.directory / "validation" / f"step-{step:06d}"
         # A step is validated a second time only after a resume from an earlier one: its old results are moved aside.
-        aside = run.learner.aside(shared=getattr(run.engine, "shared", False))
-        with aside, closing(ResultStore(folder, identity, fresh=True)) as results:
+        with run.answering(), closing(ResultStore(folder, identity, fresh=True)) as results:
             _, summary = evaluate(
                 run.validation_engine, builder, run.pool, samples, sampling(config), results, HeldOut(), limits=limits(config)
             )
+        run.refresh_engine()
         run.record.note(f"validation: {line(summary)}", step)
         return metrics(summary)
 

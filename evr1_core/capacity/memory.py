@@ -78,7 +78,7 @@ def phases(setting: Setting) -> list[Phase]:
         found.append(Phase("engine", _engine(setting), "engine", _cache_facts(setting)))
     if setting.config.train.mini_batches > 1 or setting.reference:
         found.append(_logprobs(setting))
-    return [*found, _update(setting), _optimizer(setting), _sync(setting), _awake(setting)]
+    return [*found, _update(setting), _optimizer(setting), _sync(setting), _checkpoint(setting)]
 
 
 def resident(setting: Setting, *, rollout: bool = False) -> Parts:
@@ -287,24 +287,24 @@ def _optimizer(setting: Setting) -> Phase:
 
 def _sync(setting: Setting) -> Phase:
     """New weights go to the engine one tensor at a time, each whole for that time."""
-    parts = resident(setting)
+    parts = resident(setting) | _with_weights(setting)
     if not _shared(setting):
         parts["tensor under way"] = 2.0 * setting.size * setting.anatomy.largest + 4.0 * setting.anatomy.largest / setting.layout.shards
-        if not setting.layout.separate:
-            if setting.engine.share is None:
-                parts["engine weights"] = 0.0  # they are in host memory while it sleeps
-            else:
-                awake = setting.engine.share * setting.gpu.gib * GIB
-                parts["engine"] = awake if setting.engine.sleep == "off" else engine_weights(setting) + ASLEEP
     return Phase("weight update", parts)
 
 
-def _awake(setting: Setting) -> Phase:
-    """The engine is woken for the next rollouts beside a policy that is whole; a checkpoint is then copied tensor by tensor."""
-    parts = resident(setting)
-    if not _shared(setting) and not setting.layout.separate:
-        share = setting.engine.share
-        awake = engine_weights(setting) if share is None else share * setting.gpu.gib * GIB
-        parts["engine" if share is not None else "engine weights"] = awake
+def _checkpoint(setting: Setting) -> Phase:
+    """Copied to the host tensor by tensor, beside an engine that has its weights and not yet its cache."""
+    parts = resident(setting) | _with_weights(setting)
     parts["tensor under way"] = 4.0 * setting.anatomy.largest / setting.layout.shards
-    return Phase("wake and checkpoint", parts)
+    return Phase("checkpoint", parts)
+
+
+def _with_weights(setting: Setting) -> Parts:
+    """What an engine on the same GPU holds once it has new weights; it takes its cache when the policy stands aside."""
+    if _shared(setting) or setting.layout.separate:
+        return {}
+    if setting.engine.share is None:
+        return {"engine weights": 0.0}  # they are in host memory while it sleeps
+    awake = setting.engine.share * setting.gpu.gib * GIB
+    return {"engine": awake if setting.engine.sleep == "off" else engine_weights(setting) + ASLEEP}

@@ -42,7 +42,7 @@ Answers = list[Completion] | PromptMismatch
 class Engine(Protocol):
     """A rollout engine. Plugins are built as `Engine(context, options)`.
 
-    One training step calls `generate`, `sleep`, `load_weights`, `wake`, in this order. In a worker group (`context.ranks`) every
+    One training step calls `wake`, `generate`, `sleep`, `load_weights`, in this order. In a worker group (`context.ranks`) every
     rank makes these calls. An engine that is spread over k neighbouring ranks says so with an attribute `ranks_per_engine`:
     those ranks ask the same prompts in the same order, and each gets all the answers.
     """

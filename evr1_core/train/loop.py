@@ -117,11 +117,11 @@ def end_early(run: Run, step: int, stop: StopRequest, watch: Watch) -> NoReturn:
 
 def train_step(run: Run, record: StepRecord, step: int) -> bool:
     """One step; False when no group had anything to learn from and the weights stayed."""
-    groups, surplus = collect(run, record, step) if run.ahead is None else run.ahead.take(record, step, run.total_steps)
+    groups, surplus = collect_in_turn(run, record, step) if run.ahead is None else run.ahead.take(record, step, run.total_steps)
     if not groups:
+        with record.time("weights"):
+            run.refresh_engine()
         return False
-    with record.time("weights"):
-        run.engine.sleep()
     known = logprobs_before(run, record, groups)
     with record.time("advantage"):
         batch = credit(groups, run.algorithm, run.config.rewards, known, run.engine.weight_version)
@@ -140,8 +140,13 @@ def train_step(run: Run, record: StepRecord, step: int) -> bool:
         run.kl.observe(metrics["kl/reference"], answers=len(batch.rows))
     with record.time("weights"):
         run.learner.sync(run.engine, version=run.engine.weight_version + 1)
-        run.engine.wake()
     return bool(batch.mask.any())
+
+
+def collect_in_turn(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[Group]]:
+    """`collect`, with the GPU left to the engine meanwhile."""
+    with run.answering(record):
+        return collect(run, record, step)
 
 
 def collect_more(run: Run, record: StepRecord, step: int) -> tuple[list[Group], list[Group]] | None:
@@ -195,7 +200,7 @@ def answer(run: Run, record: StepRecord, prompts: Sequence[Prompt], drawn: Sampl
     """Scored answers of the policy to every prompt; a trajectory among them where guidance wants one, a greedy answer beside them where
     the algorithm wants one."""
     guides = run.guidance.candidates(prompts, run.order.epoch)
-    with record.time("rollout"), run.learner.aside(shared=getattr(run.engine, "shared", False)):
+    with record.time("rollout"):
         found = generate(run, prompts, drawn, [run.guidance.own_answers(drawn.n, place in guides) for place in range(len(prompts))])
         answered = same_prompts(run, record, prompts, found)
         guides = {new: guides[place] for new, place in enumerate(answered) if place in guides}

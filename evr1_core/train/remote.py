@@ -252,6 +252,8 @@ class RemoteLearner:
         }
 
     def sync(self, engine: Engine, version: int) -> None:
+        if self.workers.separate and version == engine.weight_version:
+            return  # engines of their own never sleep: they have these
         if self.workers.separate:
             taking = self.workers.rollout.begin("receive", version, phase="weights")
             sending = self.group.begin("send", version, phase="weights")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ from evr1_core.policy.adapter import ModelAdapter
 from evr1_core.policy.load import load_adapter
 from evr1_core.policy.policy import Policy
 from evr1_core.policy.reference import BaseReference, Reference
-from evr1_core.record.record import Record
+from evr1_core.record.record import Record, StepRecord
 from evr1_core.rollout.engine import Engine, EngineContext, open_engine
 from evr1_core.rollout.setup import choose_device, engine_context, model_name, open_builder, open_store
 from evr1_core.scoring.pool import ScoringPool
@@ -112,6 +112,23 @@ class Run:
         set_random_state(state["random"])
         self.record.note(f"resumed from {path} after step {state['step']}")
         return state["step"]
+
+    @contextmanager
+    def answering(self, record: StepRecord | None = None) -> Iterator[None]:
+        """Within it the engine is awake and the policy stands aside, as far as the options say: they take turns on a GPU.
+
+        Behind it the engine sleeps and may have thrown its weights away: it is to get new ones, or the same again (`refresh_engine`).
+        """
+        with self.learner.aside(shared=getattr(self.engine, "shared", False)):
+            with nullcontext() if record is None else record.time("weights"):
+                self.engine.wake()
+            yield
+            with nullcontext() if record is None else record.time("weights"):
+                self.engine.sleep()
+
+    def refresh_engine(self) -> None:
+        """The weights that the engine had, once more."""
+        self.learner.sync(self.engine, version=self.engine.weight_version)
 
     def used_up(self) -> bool:
         """Whether there are no data for a further step."""
@@ -206,6 +223,7 @@ def open_workers(
     workers = Workers(config, context, total)
     engine = RemoteEngine(workers)
     learner = RemoteLearner(workers, config, algorithm.options.uses_reference)
+    learner.sync(engine, version=0)  # engines sleep while the policy is loaded
     return Parts(RemoteBuilder(workers, builder), learner, engine, engine.of("evaluate"))
 
 

@@ -192,6 +192,8 @@ class TrainWorker(PromptWorker):
     def __init__(self, rank: Rank, config: RunConfig, limits: Limits, engine: bool, total_steps: int) -> None:
         rank.join()
         super().__init__(rank, config, limits, engine)
+        if self.engine is not None:
+            self.engine.sleep()  # until it gets the policy's weights
         rank.progress.enter("start", detail="loading the policy")
         # Adapters are drawn as in one process, whatever the engine has drawn when it loaded its own copy.
         seed_everything(config.seed)
