@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 GIB = 1024**3
 OBJECT_STORE_GIB = 0.5
 """Texts and token ids are small; Ray's own default takes 30% of the memory."""
+START_SECONDS = 300.0
+"""Time to start or join Ray."""
 JOIN_SECONDS = 5.0
 LONGEST_TEMP_DIR = 44
 """Ray puts sockets below it, whose whole path may have 107 bytes."""
@@ -158,7 +161,8 @@ def _on_lasting_thread(work: Callable[[], Any]) -> None:
         threading.Event().wait()
 
     threading.Thread(target=run, name="ray", daemon=True).start()
-    done.wait()
+    if not done.wait(START_SECONDS):
+        raise Evr1Error(f"Ray did not answer in {START_SECONDS:.0f} s: see its logs, below {tempfile.gettempdir()}/ray or cluster.temp_dir")
     if errors:
         raise errors[0]
 

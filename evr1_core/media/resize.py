@@ -73,7 +73,10 @@ _FLAGS = "bicubic+accurate_rnd+bitexact:param0=0:param1=0.5"
 _LEAST = 8
 """Pixels below which a side is too short for the scaler's filter."""
 
-_scalers = threading.local()
+_scalers: dict[int, tuple[tuple[int, int, int, int], Any]] = {}
+"""Thread -> its last sizes and the filter for them. Not thread-local data: a process that is forked from another thread lets go of
+those before anything else, and a filter whose threads did not come along would never end."""
+_MOST_SCALERS = 64
 
 
 def method() -> str:
@@ -127,11 +130,13 @@ def _levels(plane: Any, height: int, width: int) -> np.ndarray:
 
 def _scaler(tall: int, wide: int, height: int, width: int) -> Any:
     """The filter for these sizes; each thread keeps its last one, since the frames of a clip are all alike."""
+    thread = threading.get_ident()
     import av.error
     from av.filter import Graph
 
     sizes = tall, wide, height, width
-    if getattr(_scalers, "sizes", None) != sizes:
+    known = _scalers.get(thread)
+    if known is None or known[0] != sizes:
         graph = Graph()
         source = graph.add("buffer", f"video_size={wide}x{tall}:pix_fmt=yuv444p16le:time_base=1/1")
         scale, sink = graph.add("scale", f"{width}:{height}:flags={_FLAGS}"), graph.add("buffersink")
@@ -141,5 +146,9 @@ def _scaler(tall: int, wide: int, height: int, width: int) -> Any:
             graph.configure()
         except av.error.ArgumentError as error:
             raise MemoryError(f"{wide}x{tall} to {width}x{height} pixels is more than the scaler holds") from error
-        _scalers.sizes, _scalers.graph = sizes, graph
-    return _scalers.graph
+        known = _scalers[thread] = sizes, graph
+        if len(_scalers) > _MOST_SCALERS:
+            alive = {one.ident for one in threading.enumerate()}
+            for ended in [one for one in list(_scalers) if one not in alive]:
+                _scalers.pop(ended, None)
+    return known[1]

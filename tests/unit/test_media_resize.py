@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -123,3 +125,19 @@ def test_threads_do_not_share_a_scaler() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda picture: resize_rgb(picture, 32, 64), pictures))
     assert all((one == other).all() for one, other in zip(alone, together, strict=True))
+
+
+def test_a_process_can_be_forked_from_another_thread() -> None:
+    """Programs that start others with a function to run between fork and exec do that; threads of a filter don't come along."""
+    script = """
+import subprocess, threading
+import numpy as np
+from evr1_core.media.resize import resize_rgb
+resize_rgb(np.zeros((480, 640, 3), np.uint8), 240, 320)
+fork = threading.Thread(target=lambda: subprocess.run(["true"], preexec_fn=lambda: None, check=True))
+fork.start()
+fork.join()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "done", done.stderr
