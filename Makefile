@@ -1,4 +1,4 @@
-# make setup | demo | demo-distributed | test | check | format | lock | clean. Every target sets up .venv first, once.
+# make setup | demo | demo-distributed | test | test-all | check | format | lock | clean. Every target sets up .venv first, once.
 PYTHON ?= python3
 # The CUDA builds where a GPU answers, else the CPU builds. Override: make STACK=cpu demo
 STACK ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -6,7 +6,7 @@ STACK ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 INSTALLED := .venv/.installed-$(STACK)
 REQUIREMENTS := $(if $(filter cuda,$(STACK)),requirements/cuda.txt,requirements/cpu.lock)
 
-.PHONY: setup demo demo-distributed test test-fast check format lock clean
+.PHONY: setup demo demo-distributed test test-all test-fast check format lock clean
 .DEFAULT_GOAL := setup
 
 setup: $(INSTALLED)
@@ -23,6 +23,10 @@ demo-distributed: setup
 
 # One thread: reductions in one order, so that what has to be equal bit for bit is. Two processes, a file of tests each at a time.
 test: setup
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile -m "not extra"
+
+# With the variations that `make test` leaves out.
+test-all: setup
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile
 
 test-fast: setup

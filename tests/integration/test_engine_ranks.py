@@ -20,7 +20,7 @@ NEAR = 1e-5
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
 
-@pytest.fixture(scope="module", params=["tiny-qwen3-vl", "tiny-qwen3-vl-moe"])
+@pytest.fixture(scope="module", params=["tiny-qwen3-vl", pytest.param("tiny-qwen3-vl-moe", marks=pytest.mark.extra)])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank saw. Experts are laid out anew for vLLM, and cut by it over two ranks."""
     meet = tmp_path_factory.mktemp("ranks") / "meet"

@@ -21,7 +21,7 @@ MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.s
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.extra) if one.endswith("-moe") else one for one in MADE])
 def test_an_exported_model_answers_alike_in_transformers_and_vllm(name: str, tmp_path: Path) -> None:
     if find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")

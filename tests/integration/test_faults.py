@@ -176,6 +176,7 @@ def test_fault_in_an_update(settings: list[str], whole: Path, patient: Path, how
         assert "in strike" in "\n".join(rest), "the traceback comes after the last lines"
 
 
+@pytest.mark.extra
 def test_kill_while_answers_are_drawn(settings: list[str], whole: Path, patient: Path) -> None:
     met = meet(patient, whole, settings, Planned("kill", "generate", rank=0))
     assert re.match(rf"policy rank 0 of 2 on node {HOST} was killed by signal 9", met.lines[0]), met.text
@@ -191,7 +192,7 @@ def test_disk_full_at_a_checkpoint(settings: list[str], whole: Path, patient: Pa
     assert not list((patient / "checkpoints").glob(".writing-*"))
 
 
-@pytest.mark.parametrize("rows", ["error", "exclude"])
+@pytest.mark.parametrize("rows", ["error", pytest.param("exclude", marks=pytest.mark.extra)])
 def test_node_without_the_media(settings: list[str], whole: Path, patient: Path, rows: str) -> None:
     met = meet(patient, whole, settings, Planned("missing", "build"), f"data.bad_rows={rows}")
     assert isinstance(met.error, RequestError)
@@ -285,7 +286,7 @@ def test_sigterm_saves_and_kill_leaves_no_worker(settings: list[str], whole: Pat
     os.close(lock(run))
 
 
-@pytest.mark.parametrize("how", ["own", "joined"])
+@pytest.mark.parametrize("how", [pytest.param("own", marks=pytest.mark.extra), "joined"])
 def test_lost_head(settings: list[str], whole: Path, how: str) -> None:
     """The run's own Ray loses the process that rules it, and training could go on without; of a cluster the whole head goes down."""
     run = whole.with_name("program")
@@ -306,6 +307,7 @@ def test_lost_head(settings: list[str], whole: Path, how: str) -> None:
     os.close(lock(run))
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(("group", "where"), [("rollout", "receive"), ("policy", "send")])
 def test_kill_while_weights_are_on_their_way(settings: list[str], whole: Path, group: str, where: str) -> None:
     """With engines of their own two groups fail: the one that was killed is named."""

@@ -249,6 +249,7 @@ def test_interrupt_reaches_the_driver_alone_and_a_kill_leaves_nothing(tmp_path: 
     assert not listening(port) and not listening(int(found["head"].rpartition(":")[2]))
 
 
+@pytest.mark.extra
 def test_lost_head_ends_the_driver_with_that_message(tmp_path: Path) -> None:
     """A cluster is joined, then the process that rules it is killed, as when the machine of the head goes down."""
     temp = Path("/tmp") / f"evr1-{os.getpid()}"
@@ -289,6 +290,7 @@ def test_lost_head_ends_the_driver_with_that_message(tmp_path: Path) -> None:
         subprocess.run(["rm", "-rf", str(temp)], check=True)
 
 
+@pytest.mark.extra
 def test_two_nodes(tmp_path: Path) -> None:
     """Ranks of a node are neighbours, GPUs are counted, and a node that goes down is named."""
     command = [sys.executable, "-m", "tests.integration.group_nodes", str(tmp_path)]

@@ -50,6 +50,7 @@ def test_what_workers_would_refuse_is_refused_before_they_start(settings: list[s
         start([*settings, *TWO, wrong, "train.packing=false", "name=refused"])
 
 
+@pytest.mark.extra
 def test_adapters_with_everything_on_the_host(settings: list[str], tiny_directory: Path, tmp_path: Path) -> None:
     adapters = ["model.lora.rank=4", "model.weights_offload=true", "train.optimizer_offload=rollout"]
     _, ray = both(settings, adapters, ["cluster.workers=2", "cluster.shard.cpu_offload=true"], tmp_path, kind="adapters")
@@ -60,6 +61,7 @@ def test_adapters_with_everything_on_the_host(settings: list[str], tiny_director
     assert (exported / "model.safetensors").is_file()
 
 
+@pytest.mark.extra
 def test_groups_carried_over_with_a_penalty_in_the_reward_and_prompts_that_are_made_again(settings: list[str], tmp_path: Path) -> None:
     dapo = ["algorithm.name=dapo", "algorithm.dynamic_sampling=true", "algorithm.surplus=keep", "rollout.n=2"]
     penalty = ["algorithm.kl=reward", "algorithm.kl_coef=0.1", "train.mini_batches=2"]
