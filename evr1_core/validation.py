@@ -114,7 +114,8 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     section, _, last = key.rpartition(".")
 
     def alike(left: str, right: str) -> float:
-        return difflib.SequenceMatcher(None, left, right).ratio()
+        begun = bool(left) and right.startswith(f"{left}_")  # `async` for `async_steps`
+        return 0.9 if begun else difflib.SequenceMatcher(None, left, right).ratio()
 
     named = [other for other in leaves if alike(last, other.rpartition(".")[2]) >= 0.7]
     scores = {other: 2 * alike(last, other.rpartition(".")[2]) + alike(section, other.rpartition(".")[0]) for other in named}

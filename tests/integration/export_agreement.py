@@ -1,8 +1,8 @@
-"""Teach a tiny model an answer to a video, save it as three ranks would, export it, and ask the exported directory; JSON on the last line.
+"""Teach tiny models an answer to a video, save each as three ranks would, export it, and ask the exported directory; JSON on the last line.
 
-    python -m tests.integration.export_agreement NAME float32|bfloat16 FOLDER
+    python -m tests.integration.export_agreement FOLDER NAME[:bfloat16]...
 
-A process of its own: vLLM on CPU binds threads and memory of the process it lives in.
+A process of its own: vLLM on CPU binds threads and memory of the process it lives in. One for all models: most of the time goes to imports.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def answer(engine: str, directory: str, dtype: str) -> dict[str, Any]:
     return {"text": group[0].text, "ids": list(group[0].token_ids)}
 
 
-def main(name: str, dtype: str, folder: Path) -> dict[str, Any]:
+def compare(name: str, dtype: str, folder: Path) -> dict[str, Any]:
     policy, least = teach(name, dtype)
     base = policy.adapter.directory
     checkpoint = thirds(folder / "checkpoints", policy.tensors()["model"], policy.describe())
@@ -72,4 +72,5 @@ def main(name: str, dtype: str, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print("\n" + json.dumps(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
+    models = [(name, dtype or "float32") for name, _, dtype in (argument.partition(":") for argument in sys.argv[2:])]
+    print("\n" + json.dumps({name: compare(name, dtype, Path(sys.argv[1]) / name) for name, dtype in models}))

@@ -112,6 +112,7 @@ class Worker:
 
 
 def main(folder: str, phase: str, address: str | None = None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins with it ignored
     section = ClusterSection(workers=2, address=address)
     group = WorkerGroup.open(
         "tests.integration.faults:Worker", {}, size=2, device="cpu", section=section, logs=Path(folder) / "logs", name="policy"

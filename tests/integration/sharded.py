@@ -155,14 +155,15 @@ def syncs(group: Group) -> Numbers:
 
 
 def start(group: Group) -> Numbers:
-    """What a rank holds while the weights come: bytes of all tensors, beside those before."""
+    """What a rank holds while the weights come: bytes of all new tensors."""
     adapter = load_adapter("tiny-qwen3-vl")
     held: list[int] = []
-    before = live_bytes()
+    gc.collect()
+    gc.freeze()  # what was there before is neither counted nor looked through at each message
     load, send = type(adapter).load_model, dist.broadcast
 
     def broadcast(*args: Any, **kwargs: Any) -> Any:
-        held.append(live_bytes() - before)
+        held.append(live_bytes())
         return send(*args, **kwargs)
 
     with (
@@ -170,6 +171,7 @@ def start(group: Group) -> Numbers:
         patch.object(dist, "broadcast", broadcast),
     ):
         policy = group.sharded(adapter, {}, {})
+    gc.unfreeze()
     sizes = [parameter.numel() * 4 for parameter in policy.model.parameters()]
     own = sum(parameter.to_local().nbytes for parameter in policy.model.parameters())  # type: ignore[attr-defined]
     return {

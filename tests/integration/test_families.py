@@ -1,6 +1,6 @@
 """Every built-in family against vLLM, on its tiny model: the same prompt, the same positions, the same distribution, the new weights.
 
-One process with vLLM per family. Families join by naming a model that they make (`ModelSpec.made`).
+One process with vLLM for all families. Families join by naming a model that they make (`ModelSpec.made`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,28 @@ from evr1_core.train import loop
 from evr1_core.train.run import open_run
 from tests.support.questions import write_questions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # starts vLLM
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # starts vLLM
 
 MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
 BFLOAT16 = {"tiny-qwen3-5": 0.06, "tiny-qwen3-5-moe": 0.75}
 """Families whose kernels on CPU want bfloat16, and twice the largest difference that was measured there (docs/models.md)."""
 
 
-@pytest.fixture(scope="module", params=MADE)
-def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def families() -> dict[str, dict[str, Any]]:
+    """What was seen of each family."""
     if find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
-    dtype = "bfloat16" if request.param in BFLOAT16 else "float32"
-    command = [sys.executable, "-m", "tests.integration.vllm_agreement", request.param, dtype]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=Path(__file__).parents[2])
+    models = [f"{name}:bfloat16" if name in BFLOAT16 else name for name in MADE]
+    command = [sys.executable, "-m", "tests.integration.vllm_agreement", *models]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-4000:]
-    return {"limit": BFLOAT16.get(request.param, 1e-5), **json.loads(done.stdout.strip().splitlines()[-1])}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module", params=MADE)
+def seen(request: pytest.FixtureRequest, families: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"limit": BFLOAT16.get(request.param, 1e-5), **families[request.param]}
 
 
 def test_the_engine_builds_the_trainers_prompt_and_positions(seen: dict[str, Any]) -> None:

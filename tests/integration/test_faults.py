@@ -25,7 +25,7 @@ import torch
 
 pytest.importorskip("ray")
 
-from evr1_core.cluster.failure import WorkerFailure, process_start
+from evr1_core.cluster.failure import WorkerFailure
 from evr1_core.cluster.start import stop_ray
 from evr1_core.errors import Evr1Error, RequestError
 from evr1_core.record.files import lock
@@ -33,7 +33,8 @@ from evr1_core.train import loop
 from evr1_core.train.checkpoint import Checkpoints, read_checkpoint
 from evr1_core.train.checkpoint_files import CheckpointError
 from evr1_core.train.restart import newest_checkpoint
-from tests.support.faults import HEAD, Planned, kill, named, processes_with, ray_head, struck, use_faulty_workers, vary_rewards
+from tests.support.faults import Planned, struck, use_faulty_workers, vary_rewards
+from tests.support.processes import HEAD, alive, kill, named, processes_with, ray_head, wait_for_end
 from tests.support.questions import write_questions
 from tests.support.runs import start, train
 
@@ -111,10 +112,6 @@ def check_checkpoint(whole: Path | None, run: Path, step: int | None = None) -> 
             assert tensors.keys() == theirs[kind].keys()
             assert all(torch.equal(tensors[name], theirs[kind][name]) for name in tensors), kind
     return found
-
-
-def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if process_start(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"]
 
 
 def seconds(what: str, begun: float) -> None:
@@ -253,12 +250,6 @@ def program(settings: list[str], folder: Path, *more: str, pace: float = 0.0, **
         started.process.wait(30)
 
 
-def none_left(pids: list[int], since: float, seconds: float = BOUND) -> None:
-    while left := alive(pids):
-        assert time.monotonic() - since < seconds, f"processes {left} are still there"
-        time.sleep(0.2)
-
-
 def test_sigterm_saves_and_kill_leaves_no_worker(settings: list[str], whole: Path) -> None:
     run = whole.with_name("program")
     with program(settings, run, pace=0.5) as started:
@@ -270,8 +261,8 @@ def test_sigterm_saves_and_kill_leaves_no_worker(settings: list[str], whole: Pat
         seconds("SIGTERM", begun)
         assert code == 128 + signal.SIGTERM, text
         assert f"stopped by SIGTERM after step {started.step()}, which is saved" in text and "Traceback" not in text
-        none_left(workers, begun)
-        none_left(family, begun, 120.0)
+        wait_for_end(workers, BOUND, begun)
+        wait_for_end(family, 120.0, begun)
     check_checkpoint(whole, run)
     os.close(lock(run))
 
@@ -280,7 +271,7 @@ def test_sigterm_saves_and_kill_leaves_no_worker(settings: list[str], whole: Pat
         begun = time.monotonic()
         started.process.kill()
         started.process.wait(30)
-        none_left(workers, begun)
+        wait_for_end(workers, BOUND, begun)
         seconds("kill -9 of the run", begun)
     check_checkpoint(whole, run)
     os.close(lock(run))
@@ -302,7 +293,7 @@ def test_lost_head(settings: list[str], whole: Path, how: str) -> None:
         seconds(f"lost head ({how})", begun)
         assert code == 1 and time.monotonic() - begun < BOUND, text
         assert re.search(r"^evr1: policy workers: the Ray head at \S+ is gone, and with it the cluster, in \w+", text, re.MULTILINE), text
-        none_left(workers, begun)
+        wait_for_end(workers, BOUND, begun)
     assert 0 < check_checkpoint(whole, run) < STEPS
     os.close(lock(run))
 

@@ -23,6 +23,7 @@ from evr1_core.cluster.group import WorkerGroup
 from evr1_core.cluster.start import stop_ray
 from evr1_core.config.cluster import ClusterSection
 from evr1_core.errors import Evr1Error, RequestError
+from tests.support.processes import HEAD, alive, kill, named, processes_with, ray_head, wait_for_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,22 +45,6 @@ def environment() -> Iterator[None]:
 def open_group(logs: Path, deadline: float = 600.0, start: float = 300.0, target: str = TARGET, **arguments: Any) -> WorkerGroup:
     section = ClusterSection(workers=2, deadline=deadline, start_deadline=start)
     return WorkerGroup.open(target, arguments, size=2, device="cpu", section=section, logs=logs, name="policy")
-
-
-def alive(pids: list[int]) -> list[int]:
-    found = []
-    for pid in pids:
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append(pid)
-    return found
-
-
-def wait_for_end(pids: list[int], seconds: float = BOUND) -> None:
-    end = time.monotonic() + seconds
-    while (left := alive(pids)) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert not left, f"processes {left} are still there"
 
 
 def fail(group: WorkerGroup, how: str) -> WorkerFailure:
@@ -203,17 +188,6 @@ def start_driver(folder: Path, phase: str, *address: str, **environment: str) ->
     raise AssertionError(f"it ended before its workers were there:\n{''.join(lines)}")
 
 
-def processes_with(text: str) -> list[int]:
-    """Processes that have a text in their environment."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with suppress(OSError):
-                if text.encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-    return found
-
-
 def listening(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
         return True
@@ -252,42 +226,26 @@ def test_interrupt_reaches_the_driver_alone_and_a_kill_leaves_nothing(tmp_path: 
 @pytest.mark.extra
 def test_lost_head_ends_the_driver_with_that_message(tmp_path: Path) -> None:
     """A cluster is joined, then the process that rules it is killed, as when the machine of the head goes down."""
-    temp = Path("/tmp") / f"evr1-{os.getpid()}"
-    token = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    mark = f"EVR1_TEST_HEAD={temp}"
-    ports = []
-    for _ in range(2):
-        with socket.socket() as made:
-            made.bind(("", 0))
-            ports.append(made.getsockname()[1])
-    options = ["--port", str(ports[0]), "--ray-client-server-port", str(ports[1]), "--min-worker-port", "0", "--max-worker-port", "0"]
-    options += ["--include-dashboard", "false", "--temp-dir", str(temp), "--object-store-memory", "100000000", "--num-cpus", "2"]
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", *options]
     driver = None
     found: dict[str, Any] = {"pids": []}
-    try:
-        environment = {**os.environ, **token, "EVR1_TEST_HEAD": str(temp)}
-        started = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        assert started.returncode == 0, started.stdout + started.stderr
-        driver, found = start_driver(tmp_path, "update", f"127.0.0.1:{ports[0]}", **token)
-        begun = time.monotonic()
-        for pid in processes_with(mark):
-            if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-        assert driver.stdout is not None
-        rest = driver.stdout.read()
-        driver.wait(timeout=60)
-        assert time.monotonic() - begun < BOUND
-        last = json.loads(next(line for line in rest.splitlines() if line.startswith("{")))
-        assert last["kind"] == "WorkerFailure", rest
-        assert last["failure"].startswith(f"policy workers: the Ray head at {found['head']} is gone, and with it the cluster, in update")
-        assert driver.returncode == 0, rest
-        wait_for_end(found["pids"])
-    finally:
-        for pid in [*processes_with(mark), *found["pids"], *([driver.pid] if driver else [])]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        subprocess.run(["rm", "-rf", str(temp)], check=True)
+    with ray_head() as (address, mark):
+        try:
+            driver, found = start_driver(tmp_path, "update", address, **HEAD)
+            begun = time.monotonic()
+            kill(named(processes_with(mark), "gcs_server"))
+            assert driver.stdout is not None
+            rest = driver.stdout.read()
+            driver.wait(timeout=60)
+            assert time.monotonic() - begun < BOUND
+            last = json.loads(next(line for line in rest.splitlines() if line.startswith("{")))
+            assert last["kind"] == "WorkerFailure", rest
+            assert last["failure"].startswith(
+                f"policy workers: the Ray head at {found['head']} is gone, and with it the cluster, in update"
+            )
+            assert driver.returncode == 0, rest
+            wait_for_end(found["pids"])
+        finally:
+            kill([*found["pids"], *([driver.pid] if driver else [])])
 
 
 @pytest.mark.extra
@@ -298,9 +256,7 @@ def test_two_nodes(tmp_path: Path) -> None:
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     finally:
-        for pid in processes_with(f"EVR1_TEST_NODES={tmp_path}"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(processes_with(f"EVR1_TEST_NODES={tmp_path}"))
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     nodes = [place["node"] for place in found["places"]]

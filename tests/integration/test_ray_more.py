@@ -123,16 +123,22 @@ def test_bfloat16(settings: list[str], tmp_path: Path) -> None:
     assert apart(alone / "checkpoints/step-000001", ray / "checkpoints/step-000001") < 1e-2
 
 
+VLLM = {
+    "over both": ["cluster.workers=2", "rollout.options.tensor_parallel_size=2"],
+    "apart": ["cluster.workers=1", "rollout.placement=separate", "rollout.workers=1"],
+}
+
+
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 @pytest.mark.timeout(900)
-def test_vllm_in_each_worker_over_both_and_apart(settings: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["over both", pytest.param("apart", marks=pytest.mark.extra)])
+def test_vllm_in_each_worker_and_elsewhere(settings: list[str], tmp_path: Path, where: str) -> None:
     model = make_tiny_qwen3_vl(tmp_path / "model", layers=2, hidden=64, heads=2)  # its vision tower has two heads to share out
     vllm = [*settings, *RAY, *THREE, f"model.path={model}", "rollout.engine=vllm"]
     each = train([*vllm, "cluster.workers=2", "name=each"])
-    over = train([*vllm, "cluster.workers=2", "rollout.options.tensor_parallel_size=2", "name=over"])
-    alone = train([*vllm, "cluster.workers=1", "rollout.placement=separate", "rollout.workers=1", "name=apart"])
-    for run in (each, over, alone):
-        assert apart(each / "checkpoints/step-000003", run / "checkpoints/step-000003") < 1e-5
+    other = train([*vllm, *VLLM[where], "name=other"])
+    assert apart(each / "checkpoints/step-000003", other / "checkpoints/step-000003") < 1e-5
+    for run in (each, other):
         assert all(row["rollout/mismatch"] < 1e-5 for row in lines(run))
         assert [row["text"] for row in lines(run, "rollouts")] == [row["text"] for row in lines(each, "rollouts")]
         assert {(row["step"], row["weight_version"]) for row in lines(run, "rollouts")} == {(1, 0), (2, 1), (3, 2)}

@@ -89,7 +89,7 @@ def test_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_options_over_two_ranks(tmp_path: Path) -> None:
     checks = ["bfloat16", "frozen", "frozen language", "lora", "lora bfloat16", "lora experts", "cpu offload", "no reshard", "hybrid"]
-    checks += ["fused", "optimizer on host", "activations", "padded", "compiled"]
+    checks += ["fused", "optimizer on host", "activations", "padded"]
     measured = run(tmp_path, 2, [*checks, "sequence"], seconds=880)
     for name in checks:
         check_same(measured, name)
@@ -98,7 +98,15 @@ def test_options_over_two_ranks(tmp_path: Path) -> None:
         # A shard of float32 masters; frozen weights stay bfloat16, below adapters too.
         assert one["frozen"]["bytes"] < one["bfloat16"]["bytes"]
         assert one["lora bfloat16"]["bytes"] < 0.7 * one["bfloat16"]["bytes"]
-        assert one["compiled"]["graphs"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.timeout(900)
+def test_compiled_blocks_over_two_ranks(tmp_path: Path) -> None:
+    measured = run(tmp_path, 2, ["compiled"], seconds=880)
+    check_same(measured, "compiled")
+    assert all(one["compiled"]["graphs"] > 0 for one in measured)
 
 
 @pytest.mark.slow

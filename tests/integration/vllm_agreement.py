@@ -1,8 +1,8 @@
-"""Run vLLM and the trainer side by side on one tiny model and print what was seen as JSON.
+"""Run vLLM and the trainer side by side on tiny models, one after the other, and print what was seen of each as JSON.
 
-    python -m tests.integration.vllm_agreement NAME_OR_DIRECTORY [float32|bfloat16]
+    python -m tests.integration.vllm_agreement NAME_OR_DIRECTORY[:bfloat16]...
 
-A process of its own: vLLM on CPU binds threads and memory of the process it lives in.
+A process of its own: vLLM on CPU binds threads and memory of the process it lives in. One for all models: most of the time goes to imports.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def rounding(adapter: Any, model: Any, prompts: Sequence[Prompt], groups: Sequen
     return {who: float(torch.cat(parts).square().mean().sqrt()) for who, parts in found.items()}
 
 
-def main(name: str, dtype: str = "float32") -> dict[str, Any]:
+def compare(name: str, dtype: str) -> dict[str, Any]:
     adapter = load_adapter(name)
     prompts = all_prompts(adapter)
     model = adapter.load_model(getattr(torch, dtype))
@@ -123,5 +123,5 @@ def main(name: str, dtype: str = "float32") -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    result = main(*sys.argv[1:])
+    result = {name: compare(name, dtype or "float32") for name, _, dtype in (argument.partition(":") for argument in sys.argv[1:])}
     print("\n" + json.dumps(result))

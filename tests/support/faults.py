@@ -11,14 +11,10 @@ import functools
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -187,59 +183,6 @@ def vary_rewards(patch: Callable[[object, str, Any], None] = setattr) -> None:
 def vary(rollout: Any) -> Any:
     value = sum(rollout.completion.token_ids) % 7 / 7
     return replace(rollout, score=replace(rollout.score, status="scored", value=value, accuracy=value, format=0.0))
-
-
-@contextmanager
-def ray_head() -> Iterator[tuple[str, str]]:
-    """A cluster of this machine that `ray start` makes, at free ports: its address, and what its processes have in their environment."""
-    with tempfile.TemporaryDirectory(prefix="evr1-", ignore_cleanup_errors=True) as temp:
-        ports = []
-        for _ in range(2):
-            with socket.socket() as made:
-                made.bind(("", 0))
-                ports.append(str(made.getsockname()[1]))
-        options = ["--port", ports[0], "--ray-client-server-port", ports[1], "--min-worker-port", "0", "--max-worker-port", "0"]
-        options += ["--include-dashboard", "false", "--temp-dir", temp, "--object-store-memory", "100000000", "--num-cpus", "2"]
-        command = [str(Path(sys.executable).with_name("ray")), "start", "--head", *options]
-        environment = {**os.environ, **HEAD, "EVR1_TEST_HEAD": temp}
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
-            assert done.returncode == 0, done.stdout + done.stderr
-            yield f"127.0.0.1:{ports[0]}", f"EVR1_TEST_HEAD={temp}"
-        finally:
-            kill(processes_with(f"EVR1_TEST_HEAD={temp}"))
-
-
-HEAD = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-"""Environment of a cluster for a test, and of a program that joins it."""
-
-
-def kill(pids: Iterable[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def processes_with(text: str) -> list[int]:
-    """Other processes that have a text in their environment."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with suppress(OSError):
-                if text.encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-    return found
-
-
-def named(pids: Iterable[int], *names: str) -> list[int]:
-    """Those of these programs."""
-    found = []
-    for pid in pids:
-        with suppress(OSError):
-            program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-            if program.rpartition("/")[2] in names:
-                found.append(pid)
-    return found
 
 
 if __name__ == "__main__":

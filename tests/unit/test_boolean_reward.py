@@ -165,6 +165,6 @@ def test_random_text_never_raises_and_stays_in_range(response):
 )
 def test_repetitions_take_bounded_time(token):
     for response in (token * (390_000 // len(token)), f"<answer>{(token * 9_990)[:9_990]}</answer>"):
-        started = time.perf_counter()
+        started = time.process_time()
         score(response)
-        assert time.perf_counter() - started < 3
+        assert time.process_time() - started < 3

@@ -156,6 +156,7 @@ def test_split_arguments() -> None:
     [
         ("trian.lr=1e-6", "trian.lr = 1e-6 (command line): unknown key; did you mean 'train.lr'?"),
         ("lr=1", "did you mean 'train.lr'?"),
+        ("train.async=1", "did you mean 'train.async_steps'?"),
         ("media.train.video.max_frmaes=8", "did you mean 'media.train.video.max_frames'?"),
         ("media.max_frames=8", "did you mean 'media.train.video.max_frames' or 'media.evaluate.video.max_frames'?"),
         ("cluster.zzz=1", "cluster.zzz = 1 (command line): unknown key; known here: cluster.backend"),

@@ -139,9 +139,9 @@ def test_never_raises_and_never_reads_reasoning(text, prefill):
 
 @pytest.mark.parametrize("token", [*PIECES, "<", "< ", "<answer>B</answer>", "<|", "\ufeff", "\r"])
 def test_linear_in_the_length(token):
-    started = time.perf_counter()
+    started = time.process_time()
     extract(token * (390_000 // len(token)))
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 def test_boxes():

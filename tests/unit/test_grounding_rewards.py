@@ -417,13 +417,13 @@ def test_a_hundred_thousand_random_texts():
 
 @pytest.mark.parametrize("token", ["[1,2,3,4],", "()", "[[[[[[[[]]]]]]]]", "{", '\\"', "between 1 and ", "```[x]"])
 def test_repetitions_take_bounded_time(token):
-    started = time.perf_counter()
+    started = time.process_time()
     whole(TUBE, token * (390_000 // len(token)))
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
     for problem_type, size in ((TIME, 65_000), (TRACK, 262_000)):
-        started = time.perf_counter()
+        started = time.process_time()
         score(problem_type, '{"boxes": {' + (token * size)[: size - 20] + "}}")
-        assert time.perf_counter() - started < 3  # measured below 1.1 on a busy machine
+        assert time.process_time() - started < 3  # measured below 1.1 on a busy machine
 
 
 # Reading JSON ----------------------------------------------------------------------------------------------------

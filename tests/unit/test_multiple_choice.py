@@ -240,10 +240,10 @@ def test_a_hundred_thousand_random_texts():
     "token", [*PIECES, "Answer: not ", "A is correct ", "A. x\n", "Answer:" + " " * 299, "A\n", "   ", "< / ", '["A",']
 )
 def test_repetitions_take_bounded_time(token, answer):
-    started = time.perf_counter()
+    started = time.process_time()
     score(token * (390_000 // len(token)), answer=answer)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
     for response in (f"<answer>{(token * 9_990)[:9_990]}</answer>", f"<answer>The answer is A{(token * 9_990)[:9_970]}B</answer>"):
-        started = time.perf_counter()
+        started = time.process_time()
         score(response, answer=answer)
-        assert time.perf_counter() - started < 0.5  # measured below 0.05 on an idle machine
+        assert time.process_time() - started < 0.5  # measured below 0.05 on an idle machine

@@ -260,9 +260,9 @@ SLOW = (
 
 @pytest.mark.parametrize("token", SLOW)
 def test_repetitions_take_bounded_time(token):
-    started = time.perf_counter()
+    started = time.process_time()
     score(token * (390_000 // len(token)), unit="s")
-    assert time.perf_counter() - started < 3
-    started = time.perf_counter()
+    assert time.process_time() - started < 3
+    started = time.process_time()
     score(f"<answer>{(token * 9_990)[:9_990]}</answer>", unit="s")
-    assert time.perf_counter() - started < 1  # measured below 0.2 on a busy machine
+    assert time.process_time() - started < 1  # measured below 0.2 on a busy machine

@@ -175,9 +175,9 @@ def test_random_text_never_raises_and_stays_in_range(response, options):
 def test_repetitions_take_bounded_time(token, metric):
     response = token * (390_000 // len(token))
     for text in (response, f"<answer>{response}</answer>"):
-        started = time.perf_counter()
+        started = time.process_time()
         score(text, answer="the cat sat on the mat " * 20, metric=metric)
-        assert time.perf_counter() - started < 3
+        assert time.process_time() - started < 3
 
 
 def test_marks_without_end_are_cut():

@@ -220,15 +220,15 @@ def test_random_text_never_raises_and_stays_in_range(response, metric):
 def test_repetitions_take_bounded_time(token):
     response = token * (390_000 // len(token))
     for text in (response, f"<answer>{response}</answer>"):
-        started = time.perf_counter()
+        started = time.process_time()
         score(text, "the cat sat on the mat " * 20)
-        assert time.perf_counter() - started < 3
+        assert time.process_time() - started < 3
 
 
 def test_long_answers():
     words = random.Random(0).choices(WORDS[:7], k=20_000)
-    started = time.perf_counter()
+    started = time.process_time()
     found = score(f"<answer>{' '.join(words)}</answer>", " ".join(reversed(words)))
-    assert found.status == "scored" and time.perf_counter() - started < 3
+    assert found.status == "scored" and time.process_time() - started < 3
     assert score(f"<answer>{'dog ' * 20_001}</answer>").reason == "too_long"
     assert score(f"<answer>{'dog ' * 20_001}</answer>", metric="judge").reason == "too_long"
