@@ -24,10 +24,9 @@ demo: setup
 demo-distributed: setup
 	OMP_NUM_THREADS=1 .venv/bin/evr1 demo --workers 2 --output demo-distributed
 
-# One thread: reductions in one order, so that what has to be equal bit for bit is. Two processes, a file of tests each at a time, the slow
-# ones first: both end at about the same time.
+# One thread: reductions in one order, so that what has to be equal bit for bit is. Two processes, a file of tests each at a time.
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+TWO := -n 2 --dist loadfile --durations=20
 
 test: setup
 	$(PYTEST) $(TWO) -m "not extra"

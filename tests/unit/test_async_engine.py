@@ -164,6 +164,10 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
 
 def reply(text: str = "B", **more: Any) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, **more.pop("message", {})}
@@ -186,7 +190,7 @@ def opened() -> Iterator[Any]:
         )
         context = EngineContext(adapter, "float32", "cpu", 100, 10, 0)  # pyright: ignore[reportArgumentType]
         engine = ServerEngine(context, Options(url=server.url, **options))
-        things.extend([engine, SimpleNamespace(close=server.http.shutdown)])
+        things.extend([engine, server])
         return engine, server
 
     yield open_one

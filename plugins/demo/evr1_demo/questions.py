@@ -84,15 +84,16 @@ def _write_row(directory: Path, name: str, scene: Scene, rng: np.random.Generato
 
 
 def write_video(path: Path, frames: np.ndarray, fps: int = FPS) -> None:
-    """H.264 in an mp4 file; frames uint8 [T, H, W, 3]."""
+    """H.264 in an mp4 file; frames uint8 [T, H, W, 3]. The same frames give the same bytes."""
     import av
 
+    # Without x264's macroblock tree: with it some clips come out differently from run to run (its AVX-512 code, x264 165).
+    options = {"crf": "16", "preset": "veryfast", "threads": "1", "x264-params": "mbtree=0"}
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "16", "preset": "veryfast", "threads": "1"})
+        stream = container.add_stream("libx264", rate=fps, options=options)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
         for pixels in frames:
-            # Converted here and not by the encoder: there a few clips of a hundred come out differently from run to run.
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
