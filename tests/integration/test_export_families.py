@@ -12,13 +12,8 @@ from typing import Any
 
 import pytest
 
-from evr1_core import plugins
-from evr1_core.specs import ModelSpec
 from tests.integration.export_agreement import TAUGHT
-from tests.integration.test_families import BFLOAT16
-
-MADE = sorted(name for offer in plugins.catalogue().offers if isinstance(offer.spec, ModelSpec) for name in offer.spec.made)
-
+from tests.integration.test_families import ASKED, MADE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -28,8 +23,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """What each family answered."""
     if find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
-    models = [f"{name}:bfloat16" if name in BFLOAT16 else name for name in MADE]
-    command = [sys.executable, "-m", "tests.integration.export_agreement", str(tmp_path_factory.mktemp("families")), *models]
+    command = [sys.executable, "-m", "tests.integration.export_agreement", str(tmp_path_factory.mktemp("families")), *ASKED]
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700, cwd=Path(__file__).parents[2], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -145,7 +145,7 @@ def test_vllm_in_each_worker_and_elsewhere(settings: list[str], tmp_path: Path, 
 
 
 def test_memory_stays_flat(tmp_path: Path) -> None:
-    rows = memory_flat.run_steps(tmp_path, steps=30, workers=2)
+    rows = memory_flat.run_steps(tmp_path, steps=40, workers=2)
     found = memory_flat.summary(rows, first=10)
     print(json.dumps(found, indent=1))
     assert all(one["growth"] < 0.05 for name, one in found.items() if name.endswith("/rss"))
